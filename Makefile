@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test check test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak faults cuts network seeds model hostile clean
+.PHONY: help venv services redis java test check test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak faults cuts network replicas seeds model hostile clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -183,6 +183,10 @@ cuts: $(VENV)/.installed-test services  ## cut the power of a store, again and a
 network: $(VENV)/.installed-test services  ## break the network between schedulers, store and broker: MINUTES=60 BROKER=rabbitmq SEED=7
 	$(WITH_VENV) exec $(if $(filter-out 0,$(shell id -u)),sudo -E) $(VENV)/bin/python -m tests.network.scenario \
 	  --minutes $(or $(MINUTES),60) $(if $(BROKER),--broker $(BROKER)) $(if $(SEED),--seed $(SEED))
+
+replicas: $(VENV)/.installed-test services  ## fail over replicas of every server: MINUTES=60 ONLY=postgresql SEED=7; without MINUTES each scenario once
+	$(WITH_VENV) exec $(VENV)/bin/python -m tests.replicas --minutes $(or $(MINUTES),0) $(if $(ONLY),--only $(ONLY)) \
+	  $(if $(SEED),--seed $(SEED))
 
 clean:  ## remove the files that the other targets made
 	rm -rf $(VENV) .nox .run build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -82,6 +82,10 @@ class StoreConflict(WheelError, RuntimeError):
     """The broker belongs to another store, or the store to another broker; nothing was changed or dispatched."""
 
 
+class StoreRolledBack(StoreError):
+    """The store lacks messages whose acceptance it had confirmed; nothing was written."""
+
+
 class CommitInDoubt(StoreError):
     """A change may be committed or not: the holder drops its memory and adopts its shard anew."""
 

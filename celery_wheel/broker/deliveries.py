@@ -153,7 +153,7 @@ class DeliveryBroker(ABC):
         found, token, more = self._shards[shard].peek(max_count, max_bytes)
         return Peeked([self._message(delivery) for delivery in found], token, more)
 
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
+    def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         return shard in self._shards and self._shards[shard].trim(cast(Token, token))
 
     def decode(self, raw: bytes) -> Message | Unreadable:

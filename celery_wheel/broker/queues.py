@@ -29,14 +29,14 @@ NO_PROPERTY = frozenset(signature(Producer.publish).parameters)
 
 
 @cache
-def wheel_queue(namespace: str, shard: int) -> Queue:
+def wheel_queue(namespace: str, shard: int, kind: str = "classic") -> Queue:
     """Return the queue for the delayed messages of a shard; only schedulers consume it.
 
-    Its type is declared as classic, because a RabbitMQ server may make quorum queues by default, which drop a message
-    after 20 deliveries.
+    Its type is always declared, because a RabbitMQ server may make quorum queues by default, which drop a message after
+    20 deliveries unless a policy says otherwise.
     """
     name = wheel_queue_name(namespace, shard)
-    arguments = {"x-queue-type": "classic"}
+    arguments = {"x-queue-type": kind}
     return Queue(name, DEFAULT_EXCHANGE, routing_key=name, durable=True, queue_arguments=arguments)  # type: ignore[no-untyped-call]
 
 

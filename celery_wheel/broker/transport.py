@@ -96,7 +96,7 @@ def broker_for(app: Any, conf: Conf, store: FullStore | None) -> Broker:
     if transport == "amqp":
         from celery_wheel.broker.amqp.edge import AmqpBroker
 
-        return AmqpBroker(app.connection_for_write, reader, identity)
+        return AmqpBroker(app.connection_for_write, reader, identity, conf.queue_type)
     if transport != "redis":
         from celery_wheel.broker.virtual import KombuBroker
 

@@ -75,6 +75,11 @@ class Conf:
         rules.matching(r"[A-Za-z0-9._-]{1,100}", "1 to 100 letters, digits, '.', '_' or '-'"),
         "The first part of every name that celery-wheel uses in the broker.",
     )
+    queue_type = Setting(
+        "classic",
+        rules.one_of("classic", "quorum"),
+        'The type of the wheel queues on RabbitMQ, in every process; for "quorum" see docs/brokers.md.',
+    )
     shards = Setting(
         1,
         rules.whole(1, 256),

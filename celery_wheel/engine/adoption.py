@@ -15,9 +15,13 @@
                           behind          the broker lost acknowledged writes: "replay" moves the store's offset back,
                                           at most by the settlements of ``rollback_window``; "warn" only logs it
                           not in store    the lane was closed: the broker forgets it
-    4. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
+    4. accepted           the store has accepted fewer messages than the broker or this process knows: it was rolled
+                          back to an earlier state; the log says how many are gone; on a broker without offsets, the
+                          rows that are due are in doubt
+    5. a state            offset = watermark = horizon in every lane; the window is empty and fills from the store
 
 A broker that keeps no offsets skips step 3: its (offset, watermark] is in doubt, and dispatch begins with those rows.
+It keeps no number either: there a loss is found only by the process that held the shard before.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from celery_wheel.errors import Fenced
 from celery_wheel.store import model
 from celery_wheel.store.schedule_model import Run
 from celery_wheel.timing import TimingWheel
+from celery_wheel.values.format import format_utc
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -59,10 +64,17 @@ OLDER_STORE = (
     "from an older copy, or lost its last commits; tasks of the copy up to the broker's offset count as dispatched; "
     "tasks and requests that were accepted since the copy are lost"
 )
+STORE_LOST = (
+    "shard %d: the store was rolled back: %d messages that it had accepted are gone, and so is what was answered and "
+    "recorded, since about %s (it has accepted %d messages, and had confirmed %d): a replica was promoted without the "
+    "last commits, or an older copy was put in its place; those of the messages that were not dispatched yet are lost, "
+    "unless they are sent again: celery-wheel-pipeline reconcile finds them in your own log of what was sent; the "
+    "scheduler goes on"
+)
 
 
 class Adoption:
-    """Steps 2 to 4, for an acquired epoch."""
+    """Steps 2 to 5, for an acquired epoch."""
 
     def __init__(self, ctx: Context, epoch: int) -> None:
         self.shard = ctx.shard
@@ -77,6 +89,8 @@ class Adoption:
         self.monotonic_ms = ctx.clock.monotonic_ms()
         self.rollbacks = 0  #: lanes on which the broker had lost writes
         self.emptied = 0  #: 1: the broker had no offset at all, and had had some
+        self.store_lost = 0  #: messages that the store had accepted and lacks
+        self._known = ctx.accepted
         self.groups = self._groups()
         self._seq = 0
 
@@ -94,7 +108,7 @@ class Adoption:
         )
 
     def steps(self) -> Iterator[str]:
-        """Run steps 2 and 3; after a crash between any two steps the next adoption runs them again."""
+        """Run steps 2 to 4; after a crash between any two steps the next adoption runs them again."""
         try:
             offsets = self.delivery.adopt(self.shard, self.epoch)
         except Fenced as error:
@@ -105,9 +119,12 @@ class Adoption:
         yield "adopted in the broker"
         if self.groups:
             self.groups.adopt_rates(self.store.rates(self.shard), *self._times())
-        self._seq = self.store.state(self.shard).seq
-        if offsets is not None and isinstance(self.delivery, FencedDelivery):
-            yield from self._compare(self.delivery.broker, offsets)
+        found = self.store.state(self.shard)
+        self._seq = found.seq
+        broker = self.delivery.broker if isinstance(self.delivery, FencedDelivery) else None
+        if offsets is not None and broker is not None:
+            yield from self._compare(broker, offsets)
+        yield from self._look_for_losses(broker, found)
 
     def _times(self) -> tuple[int, int]:
         """Return now in due time and in monotonic time: later than any publication of a former holder."""
@@ -138,8 +155,32 @@ class Adoption:
         if not offsets and self.rollbacks:
             self.rollbacks, self.emptied = 0, 1
 
+    def _look_for_losses(self, broker: FencingBroker | None, found: model.ShardRecord) -> Iterator[str]:
+        """Report messages that the store had accepted and lacks. Every later adoption compares with what is left.
+
+        Where the broker keeps no offsets, all rows that are due are in doubt now: the store does not know which of them
+        were dispatched in the commits that it lost.
+        """
+        known = max(self._known, 0 if broker is None else broker.accepted(self.shard))
+        if known <= found.accepted:
+            return
+        self.store_lost = known - found.accepted
+        since = "an unknown time" if found.snapshot_at_ms is None else format_utc(found.snapshot_at_ms)
+        extra = {"action": "store_rolled_back", "shard": self.shard, "lost": self.store_lost}
+        extra |= {"accepted": found.accepted, "known": known}
+        logger.error(STORE_LOST, self.shard, self.store_lost, since, found.accepted, known, extra=extra)
+        if broker is not None:
+            broker.set_accepted(self.shard, self.epoch, found.accepted)
+            return
+        upto = model.Position(self.now_ms, model.MAX_SEQ)
+        lanes = [lane for lane in self._published_lanes() if lane.target is None and lane.watermark < upto]
+        yield "loss found"
+        change = model.Change(lanes=[replace(lane, watermark=upto) for lane in lanes])
+        self.store.apply(self.shard, self.epoch, change)
+        yield "due rows in doubt"
+
     def state(self) -> ShardState:
-        """Return the state: step 4."""
+        """Return the state: step 5."""
         lanes = [self._lane(lane) for lane in self._published_lanes()]
         self._adopt_groups(lanes)
         limits = self.limits
@@ -149,6 +190,7 @@ class Adoption:
             max_count=limits.window_count,
             max_bytes=limits.window_bytes,
         )
+        found = self.store.state(self.shard)
         gates = Gates({} if limits.ahead_ms else limits.rates, self.monotonic_ms)
         # A drain publishes every pending row, whatever is paused or limited.
         for gate in [] if limits.ahead_ms else self.store.gates(self.shard):
@@ -156,7 +198,7 @@ class Adoption:
         return ShardState(
             self.shard,
             self.epoch,
-            self.store.state(self.shard).seq,
+            found.seq,
             lanes,
             window,
             gates=gates,
@@ -164,6 +206,7 @@ class Adoption:
             tombstones=TombstoneFilter(list(self.store.tombstone_ids(self.shard))),
             stamps=self.stamps,
             adopted_ms=self.now_ms,
+            accepted=found.accepted,
         )
 
     def _published_lanes(self) -> list[model.LaneState]:

@@ -108,10 +108,11 @@ class FencedDelivery(Delivery):
         self.broker.drop_lanes(state.shard, state.epoch, lanes)
 
     def verify(self, state: ShardState) -> None:
-        self.broker.verify(state.shard, state.epoch, state.confirmed)
+        self.broker.verify(state.shard, state.epoch, state.confirmed, state.alone)
 
     def verified(self, states: Sequence[ShardState]) -> set[int]:
-        return self.broker.verified([port.ConfirmedChunk(one.shard, one.epoch, one.confirmed) for one in states])
+        last = [port.ConfirmedChunk(one.shard, one.epoch, one.confirmed, one.alone) for one in states]
+        return self.broker.verified(last)
 
     def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
         with state.active():

@@ -64,7 +64,7 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
         yield from settle_now(ctx, state, flight)
     elif ctx.delivery.prepares:
         # No commit of this round has checked the epoch, and the process may have been suspended.
-        ctx.fence(state.epoch)
+        ctx.fence(state.epoch, state.accepted)
     _guard(ctx, state, flight)
     yield "guarded"
     now_ms, began_ms = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
@@ -106,7 +106,7 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
 def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
     stored = ctx.store.count(ctx.shard, flight.lane, flight.after, flight.upto)
     if stored != len(flight.rows):
-        ctx.fence(state.epoch)
+        ctx.fence(state.epoch, state.accepted)
         raise GuardTripped(
             f"the store has {stored} rows after {tuple(flight.after)} up to {tuple(flight.upto)} in lane "
             f"{flight.lane}, the chunk has {len(flight.rows)}; the chunk is not published and the window is rebuilt; "

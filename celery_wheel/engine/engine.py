@@ -9,7 +9,7 @@ An error has one of two consequences::
     no answer to a read, a publish or a renewal    the round ends and is tried again later; memory stays
     memory is in doubt: a commit without an        the state ends: its memory is dropped, and the shard is adopted anew
     answer, a fence, a lost offset, a broken       under a new epoch, unless another scheduler holds it by then
-    invariant
+    invariant, a store that lost commits
 """
 
 from __future__ import annotations
@@ -173,7 +173,10 @@ class Engine:
             yield Round.FAILED
         except errors.EpochEnded:
             yield Round.FAILED
-        except (errors.Fenced, errors.OffsetLost, errors.InvariantBroken, errors.CommitInDoubt) as error:
+        except (
+            *(errors.Fenced, errors.OffsetLost, errors.InvariantBroken),
+            *(errors.CommitInDoubt, errors.StoreRolledBack),
+        ) as error:
             self.stats.add(
                 store_errors=isinstance(error, errors.StoreError), guard_trips=isinstance(error, errors.InvariantBroken)
             )
@@ -210,8 +213,8 @@ class Engine:
     def _drop(self, state: ShardState, reason: str) -> None:
         state.end(reason)
         with self._changing:  # another thread may have ended it too, and may have adopted the next state by now
-            ended_here = self.state is state
-            self.state = None if ended_here else self.state
+            if ended_here := self.state is state:
+                self.state, self.ctx.accepted = None, state.alone
         if ended_here:
             self.ctx.broker.leave(self.shard, state.epoch)
 
@@ -236,7 +239,8 @@ class Engine:
                 snapshot = ctx.stats.snapshot(state, self.clock, now_ms, groups)
             yield "snapshot taken"
             yield from self._verify(state)
-            ctx.store.renew(ctx.shard, state.epoch, ctx.clock.wall_ms(), ctx.limits.lease_ms, snapshot)
+            lease = ctx.clock.wall_ms(), ctx.limits.lease_ms
+            ctx.store.renew(ctx.shard, state.epoch, *lease, snapshot, state.accepted)
             self._renewed(state, lease_until_ms)
             yield Round.IDLE
 
@@ -248,7 +252,7 @@ class Engine:
         groups = state.group_figures.read(self.clock)
         with state.lock:
             snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms(), groups)
-        return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot))
+        return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot, state.accepted))
 
     def renewed(self, call: LeaseCall) -> None:
         """Note that the store has made a renewal; it is worth nothing where the state has ended meanwhile."""
@@ -296,7 +300,9 @@ class Engine:
         state = adoption.state()
         yield "state made"
         self._renewed(state, lease_until_ms)
-        self.stats.add(adoptions=1, rollbacks=adoption.rollbacks, emptied=adoption.emptied)
+        self.stats.add(
+            adoptions=1, rollbacks=adoption.rollbacks, emptied=adoption.emptied, store_lost=adoption.store_lost
+        )
         with self._changing:
             self.state = state
         self._stands_by = False

@@ -91,9 +91,12 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
         yield Round.BUSY  # not all was committed, so nothing is trimmed; the next round reads all of it again
         return
-    if intake.peeked.arrivals:
+    if not intake.peeked.arrivals:
+        state.alone = state.accepted
+    else:
         # A trim that removes nothing loses nothing: the messages are peeked again and known then.
-        ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token)
+        if ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token, state.accepted):
+            state.alone = state.accepted
         yield "trimmed"
     occurrences.close()
     staying: set[str] = set()  # schedules: later commands on them stay behind the one that stays

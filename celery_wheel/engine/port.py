@@ -63,6 +63,7 @@ class ConfirmedChunk(NamedTuple):
     shard: int
     epoch: int
     number: int  #: 0: no chunk
+    accepted: int = 0  #: messages that the shard had accepted by then
 
 
 class PublishResult(Enum):
@@ -134,11 +135,11 @@ class WheelQueue(Protocol):
         After ``leave`` it raises BrokerError until the shard is adopted anew: without a holder, no message is taken.
         """
 
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
+    def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         """Remove exactly the peeked messages. False, and none is removed, if the queue no longer begins with them.
 
-        A FencingBroker raises Fenced where a newer epoch has adopted the shard, and OffsetLost where the broker does
-        not know this epoch.
+        A FencingBroker keeps ``accepted``, as ``verify`` does. It raises Fenced where a newer epoch has adopted the
+        shard, and OffsetLost where the broker does not know this epoch.
         """
 
     def leave(self, shard: int, epoch: int) -> None:
@@ -206,11 +207,18 @@ class FencingBroker(WheelQueue, Protocol):
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
         """Forget the offsets of closed lanes."""
 
-    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+    def verify(self, shard: int, epoch: int, confirmed: int, accepted: int = 0) -> None:
         """Raise OffsetLost unless the broker has this epoch's chunk number ``confirmed`` or a later chunk; 0: no chunk.
 
-        The call also tells the broker that the holder lives.
+        The call also tells the broker that the holder lives, and how many messages the shard's store has accepted: the
+        broker keeps the highest number.
         """
+
+    def accepted(self, shard: int) -> int:
+        """Return that number: a store with a lower one was rolled back. 0: the broker has none."""
+
+    def set_accepted(self, shard: int, epoch: int, accepted: int) -> None:
+        """Set that number, also to a lower one."""
 
     def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
         """Verify the chunks of several shards in one call; returns the shards for which ``verify`` raises nothing.

@@ -42,7 +42,7 @@ def _read_slice(ctx: Context, state: ShardState, lane: Lane, after: Position, up
         return
     try:
         rows = ctx.store.slice(ctx.shard, lane.number, slice_.after, slice_.upto)
-        ctx.fence(state.epoch)
+        ctx.fence(state.epoch, state.accepted)
     except StoreError as error:
         # The horizon has moved past rows that are not in memory, so the window is no longer complete.
         raise CommitInDoubt(str(error)) from error

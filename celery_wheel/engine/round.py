@@ -21,7 +21,7 @@ from celery_wheel.engine.state.lane import Refusal
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.engine.stats import Stats
-from celery_wheel.errors import BrokerError, Fenced, StoreError
+from celery_wheel.errors import BrokerError, Fenced, StoreError, StoreRolledBack
 from celery_wheel.store.model import Row
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import RetryLog
@@ -117,6 +117,7 @@ class Context:
     queue: QueueWatch = field(default_factory=QueueWatch)
     unsettled: Signal = field(default_factory=Signal)  #: set when settle has something to do
     freed: Signal = field(default_factory=Signal)  #: set when a row may be released from a line
+    accepted: int = 0  #: what ``alone`` was when the last state of this process ended
     unannounced: Signal = field(default_factory=Signal)  #: set when announce has something to do
     stamps: RevokedStamps = field(default_factory=RevokedStamps)
     depths: Depths = field(default_factory=dict)
@@ -146,10 +147,14 @@ class Context:
             raise silent
         return now_ms
 
-    def fence(self, epoch: int) -> None:
-        """Raise Fenced where another holder has acquired the shard after ``epoch``; commits need no such check."""
-        if self.store.state(self.shard).epoch != epoch:
+    def fence(self, epoch: int, known: int) -> None:
+        """Raise Fenced where another holder has acquired the shard after ``epoch``, and StoreRolledBack where the store
+        has accepted fewer messages than are ``known``; commits need no such check."""
+        found = self.store.state(self.shard)
+        if found.epoch != epoch:
             raise Fenced(f"another holder has taken shard {self.shard}; this process publishes nothing more from it")
+        if found.accepted < known:
+            raise StoreRolledBack(f"the store lost its last commits of shard {self.shard}; nothing was published")
 
 
 @dataclass(frozen=True, slots=True)

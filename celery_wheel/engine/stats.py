@@ -53,6 +53,7 @@ class Stats:
     adoptions: int = 0
     rollbacks: int = 0  #: lanes on which the broker was found to have lost writes
     emptied: int = 0  #: times the broker was found to have lost everything
+    store_lost: int = 0  #: messages that the store had accepted and lacks, since it was rolled back
     guard_trips: int = 0
     schedule_errors: int = 0  #: tries to make a message of a schedule that failed in code of the project
     process_ends: int = 0  #: of the scheduler's other processes, unexpectedly; in the counts of shard 0

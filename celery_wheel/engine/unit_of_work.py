@@ -30,7 +30,7 @@ from celery_wheel.engine.state.gates import GROUP, LINE, Place
 from celery_wheel.engine.state.groups import Line
 from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError
+from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError, StoreRolledBack
 from celery_wheel.store import model
 from celery_wheel.store.schedule_model import Run
 
@@ -307,7 +307,7 @@ class UnitOfWork:
         for (hour, route), n in self._tally.items():
             key = model.TallyKey(hour, route.target, route.task)
             change.tally[key] = change.tally.get(key, 0) + n
-        change.seq = state.seq
+        change.seq, change.known = state.seq, state.accepted
 
     def _save_lines(self) -> None:
         change, groups = self.change, self.state.groups
@@ -358,7 +358,7 @@ class UnitOfWork:
         began_ms = ctx.clock.monotonic_ms()
         try:
             ctx.store.apply(self.state.shard, self.state.epoch, self.change)
-        except (Fenced, RequestWithdrawn):
+        except (Fenced, RequestWithdrawn, StoreRolledBack):
             raise
         except StoreError as error:
             raise CommitInDoubt(str(error)) from error
@@ -366,6 +366,7 @@ class UnitOfWork:
 
     def _apply(self) -> None:
         state, window, gone = self.state, self.state.window, self._removed or set()
+        state.accepted += self.change.accepted
         state.diversions += self._diverts
         for lane, _ in self._saved.values():
             lane.in_store = True

@@ -78,6 +78,7 @@ _ALL = (
     _counter("takeovers", "Adoptions of a shard, the first one included."),
     _counter("broker_rollbacks", "Lanes on which the broker was found to have lost writes."),
     _counter("broker_emptied", "Times the broker was found to have lost everything that it had of the shard."),
+    _counter("store_lost", "Messages that the store had accepted and lacks, since it was rolled back."),
     _counter("guard_trips", "Chunks that were not published because they differed from the store; each is a defect."),
     _counter("errors", "Calls that the store or the broker did not answer.", "side"),
     _counter("slot_ends", "Ends of slots of groups: a worker reported the end, or max_runtime was over.", "by"),

@@ -169,6 +169,7 @@ def reshard_of(app: Any, shards: int, by: Operator | None = None) -> Resharded:
                 # The shard may have existed before: offsets that the broker kept of it say nothing about the new one.
                 for lane in broker.adopt(shard, now_ms):
                     broker.set_offset(shard, now_ms, lane, ORIGIN)
+                broker.set_accepted(shard, now_ms, 0)
                 broker.leave(shard, now_ms)
         return store.maintenance.reshard(shards, shard_of, now_ms, archived_only=Conf(app).history_archive, by=by)
 

@@ -149,7 +149,7 @@ class DivertingProducer:
             seal = MessageSeal.of(conf, encrypts=not is_transactional)  # the store encrypts its inbox itself
         envelope = self._envelope(fields, due.eta_ms, publish, is_signed=bool(seal.signing.current))
         shard = shard_of(envelope.key, envelope.task_id, conf.shards)
-        queue = queues.wheel_queue(conf.namespace, shard)
+        queue = queues.wheel_queue(conf.namespace, shard, conf.queue_type)
         # A copy: the memory transport keeps the dict itself, and receivers of after_task_publish see the original.
         header = own.get(HEADER)  # the task's own one, or an envelope, which a worker of a wheel queue resends
         header = None if isinstance(header, dict) and "eta_ms" in header else header

@@ -218,7 +218,7 @@ class Forwarder:
     def __init__(self, app: Any) -> None:
         conf = Conf(app)
         self._app = app
-        self._namespace, self._shards = conf.namespace, conf.shards
+        self._namespace, self._queue_type, self._shards = conf.namespace, conf.queue_type, conf.shards
         self._seal = MessageSeal.of(conf)
         self._connection: Any = None
         self._producer: Any = None
@@ -239,7 +239,7 @@ class Forwarder:
             self._publish(received, shard)
 
     def _publish(self, received: ReceivedMessage, shard: int) -> None:
-        queue, envelope = wheel_queue(self._namespace, shard), received.envelope
+        queue, envelope = wheel_queue(self._namespace, shard, self._queue_type), received.envelope
         body, publish = (
             received.body,
             {

@@ -472,6 +472,7 @@ class Change(ScheduleChange):
     """
 
     seq: int = 0  #: the highest seq taken so far; 0 leaves the stored seq
+    known: int = 0  #: messages that the shard has accepted, as far as the holder knows: a store with fewer lost some
     rows: list[StoredMessage] = field(default_factory=list)
     blocks: list[NewBlock] = field(default_factory=list)
     rejects: list[NewReject] = field(default_factory=list)
@@ -499,6 +500,11 @@ class Change(ScheduleChange):
     erased_audits: list[AuditErasure] = field(default_factory=list)
     erased_schedules: list[int] = field(default_factory=list)  #: ids of schedules whose revisions and skips go
     rates: dict[str, int] = field(default_factory=dict)  #: group → when its rate is as unused; a later one stays
+
+    @property
+    def accepted(self) -> int:
+        """How many messages it accepts, whatever becomes of them."""
+        return len(self.rows) + sum(len(one.block) for one in self.blocks) + len(self.rejects)
 
 
 #: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).
@@ -536,6 +542,7 @@ class ShardRecord:
     seq: int
     snapshot: dict[str, object] | None  #: see ``celery_wheel.engine.stats``; about half a second old
     snapshot_at_ms: int | None
+    accepted: int = 0  #: messages that the shard has accepted since the store was made
 
 
 @dataclass(slots=True)

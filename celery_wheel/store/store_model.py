@@ -42,6 +42,7 @@ class Renewal(NamedTuple):
     shard: int
     epoch: int
     snapshot: dict[str, object]
+    known: int = 0  #: messages that the shard has accepted, as far as the holder knows
 
 
 class Bell(Protocol):

@@ -231,8 +231,14 @@ class MemoryBroker:
     def drop_lanes(self, shard: int, epoch: int, lanes: Sequence[int]) -> None:
         self._fence.drop(epoch, lanes)
 
-    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
-        self._fence.verify(epoch, confirmed)
+    def verify(self, shard: int, epoch: int, confirmed: int, accepted: int = 0) -> None:
+        self._fence.verify(epoch, confirmed, accepted)
+
+    def accepted(self, shard: int) -> int:
+        return self._fence.accepted
+
+    def set_accepted(self, shard: int, epoch: int, accepted: int) -> None:
+        self._fence.set_accepted(epoch, accepted)
 
     def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
         """Leave the shard to ``verify``: there is no other to share a call with."""
@@ -256,11 +262,12 @@ class MemoryBroker:
             raise not_adopted(shard)
         return peek_arrivals(self.arrivals, max_count, max_bytes)
 
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
+    def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         self._fence.check(epoch)
         arrivals = cast(Sequence[Message | Unreadable], token)
         if self._epoch is None or not is_head(arrivals, self.arrivals):
             return False
+        self._fence.note(accepted)
         for _ in arrivals:
             self.arrivals.popleft()
         return True

@@ -19,6 +19,7 @@ class Fence:
     owner: str | None = None
     epoch: int | None = None
     last: int = 0
+    accepted: int = 0
     offsets: dict[int, BrokerOffset] = field(default_factory=dict)
 
     def copy(self) -> Fence:
@@ -40,10 +41,18 @@ class Fence:
         if epoch != self.epoch:
             raise OffsetLost(f"epoch {epoch} is not known, epoch {self.epoch} is")
 
-    def verify(self, epoch: int, confirmed: int) -> None:
+    def verify(self, epoch: int, confirmed: int, accepted: int = 0) -> None:
         self.check(epoch)
         if self.last < confirmed:
             raise OffsetLost(f"the last chunk is {self.last}, and must be {confirmed} or a later one")
+        self.note(accepted)
+
+    def note(self, accepted: int) -> None:
+        self.accepted = max(self.accepted, accepted)
+
+    def set_accepted(self, epoch: int, accepted: int) -> None:
+        self.check(epoch)
+        self.accepted = accepted
 
     def set_offset(self, epoch: int, lane: int, offset: Position) -> None:
         self.check(epoch)

@@ -148,6 +148,12 @@ class Migration(migrations.Migration):
                     "packing",
                     models.BigIntegerField(db_comment="its rows are packed by no earlier dictionary than this"),
                 ),
+                (
+                    "accepted",
+                    models.BigIntegerField(
+                        db_comment="messages accepted so far, by which a holder finds that the store lost some"
+                    ),
+                ),
             ],
             options=_options("wheel_shard"),
         ),

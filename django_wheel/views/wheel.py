@@ -314,6 +314,7 @@ def _problems(wheel: Wheel, snapshots: list[dict[str, Any]], links: Links) -> It
     yield Problem(_("Errors of the store"), count("store_errors"))
     yield Problem(_("Errors of the broker"), count("broker_errors"))
     yield Problem(_("Rollbacks of the broker"), count("rollbacks") + count("emptied"))
+    yield Problem(_("Messages that the store lost"), count("store_lost"))
     yield Problem(_("Guard trips"), count("guard_trips"))
     schedules = wheel.schedule_counts()
     yield Problem(_("Broken schedules, now"), schedules.broken, f"{links.schedules}?state=broken")

@@ -4,7 +4,7 @@
 
     {"begun": id, "eta_ms": …}                        a send begins
     {"sent": id, "at_ms": …}                          the broker has the task
-    {"failed": id, "at_ms": …}                        the send raised: the broker may have the task
+    {"failed": id, "why": …, "at_ms": …}              the send raised: the broker may have the task
     {"asked": [id, …], "at_ms": …}                    a cancel begins
     {"answered": {id: said}, "at_ms": …, "took_ms": …}    "done", "too_late", …, or the name of an error
 """
@@ -20,6 +20,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from amqp import AMQPError
 from kombu.exceptions import KombuError
 
 from celery_wheel.errors import WheelError
@@ -50,8 +51,8 @@ class Client:
             self._write(begun=id_, eta_ms=eta_ms)
             try:
                 app.send_task("note", ("load", eta_ms), countdown=countdown_s, task_id=id_, retry=False)
-            except (KombuError, OSError):
-                self._write(failed=id_)
+            except (KombuError, AMQPError, OSError) as error:
+                self._write(failed=id_, why=f"{type(error).__name__}: {error}"[:200])
                 time.sleep(0.2)
             else:
                 self._write(sent=id_)

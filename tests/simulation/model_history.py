@@ -25,6 +25,7 @@ class ShardData:
     owner: object = None
     lease_until_ms: int = 0
     seq: int = 0
+    accepted: int = 0
     snapshot: dict[str, object] | None = None
     snapshot_at_ms: int | None = None
     rows: dict[int, StoredRow] = field(default_factory=dict)

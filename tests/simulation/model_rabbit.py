@@ -138,7 +138,7 @@ class ModelRabbit(ModelBroker):
         recent = isinstance(message, Message) and self._now_ms() - message.created_ms < MAX_LAG_MS
         return recent and self._lags()
 
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
+    def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         self.fault("before")
         channel, arrivals = token  # type: ignore[misc]
         held = self.server.unacked.get(channel, [])

@@ -165,15 +165,21 @@ class ModelRedis(ModelBroker):
             fence.drop(self._shown(epoch), lanes)
             self.server.seen("dropped", epoch, lanes)
 
-    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
+    def verify(self, shard: int, epoch: int, confirmed: int, accepted: int = 0) -> None:
         with self._call() as fence:
-            fence.verify(self._shown(epoch), confirmed)
+            fence.verify(self._shown(epoch), confirmed, accepted)
+
+    def accepted(self, shard: int) -> int:
+        return self.server.keys.fence.accepted
+
+    def set_accepted(self, shard: int, epoch: int, accepted: int) -> None:
+        self.server.keys.fence.set_accepted(self._shown(epoch), accepted)
 
     def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
         found = set()
-        for shard, epoch, confirmed in chunks:
+        for shard, epoch, confirmed, accepted in chunks:
             with suppress(Fenced, OffsetLost):
-                self.verify(shard, epoch, confirmed)
+                self.verify(shard, epoch, confirmed, accepted)
                 found.add(shard)
         return found
 
@@ -206,7 +212,7 @@ class ModelRedis(ModelBroker):
             raise BrokerError("simulated, peek after leave")
         return peek_arrivals(self.server.keys.wheel, max_count, max_bytes)
 
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
+    def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         if self._epoch is None:
             return False
         with self._call() as fence:
@@ -216,6 +222,7 @@ class ModelRedis(ModelBroker):
             if self.trim_by_content and not is_head(token, wheel):
                 return False
             self.server.wrote()
+            fence.note(accepted)
             head = wheel[: len(token)]
             del self.server.keys.wheel[: len(token)]
             self._trimmed(head)

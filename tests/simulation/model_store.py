@@ -17,7 +17,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from celery_wheel.errors import Fenced, RequestWithdrawn
+from celery_wheel.errors import Fenced, RequestWithdrawn, StoreRolledBack
 from celery_wheel.store import model
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.ports import Bell, ForgetPlace, Renewal, Retention, SilentBell
@@ -89,16 +89,20 @@ class ModelStore:
             self.fault("after commit")
             return data.epoch
 
-    def _held(self, shard: int, epoch: int) -> ShardData:
+    def _held(self, shard: int, epoch: int, known: int = 0) -> ShardData:
         data = self.disk.shard(shard)
         if self.check_epoch and data.epoch != epoch:
             raise Fenced(f"shard {shard} is at epoch {data.epoch}, not {epoch}")
+        if data.accepted < known:
+            raise StoreRolledBack(f"shard {shard} has accepted {data.accepted} messages, not {known}")
         return data
 
-    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+    def renew(
+        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object], known: int = 0
+    ) -> None:
         with self.disk.lock:
             self.fault("before commit")
-            data = self._held(shard, epoch)
+            data = self._held(shard, epoch, known)
             snapshot_at_ms, now_ms = now_ms, self.disk.now_ms() if self.disk.now_ms else now_ms
             data.lease_until_ms = now_ms + lease_ms
             data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
@@ -108,9 +112,9 @@ class ModelStore:
     def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
         renewed = set()
         with self.disk.lock:
-            for shard, epoch, snapshot in renewals:
-                with suppress(Fenced):
-                    self.renew(shard, epoch, now_ms, lease_ms, snapshot)
+            for shard, epoch, snapshot, known in renewals:
+                with suppress(Fenced, StoreRolledBack):
+                    self.renew(shard, epoch, now_ms, lease_ms, snapshot, known)
                     renewed.add(shard)
         return renewed
 
@@ -140,7 +144,7 @@ class ModelStore:
     def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         with self.disk.lock:
             self.fault("before commit")
-            data = self._held(shard, epoch)
+            data = self._held(shard, epoch, change.known)
             if any(item_id not in data.inbox for item_id in (*change.inbox, *(one.item for one in change.passed_on))):
                 raise RequestWithdrawn("simulated")
             for new in (*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)):
@@ -189,6 +193,7 @@ class ModelStore:
             assert len(names) == len(set(names)), "a name is unique"
             model_history.apply_groups(data, change)
             data.seq = max(data.seq, change.seq)
+            data.accepted += change.accepted
             self.disk.seen("committed", epoch, change)
             self.fault("after commit")
 
@@ -224,7 +229,8 @@ class ModelStore:
     def state(self, shard: int) -> model.ShardRecord:
         data = self.disk.shard(shard)
         return model.ShardRecord(
-            shard, data.epoch, data.holder, data.lease_until_ms, data.seq, data.snapshot, data.snapshot_at_ms
+            *(shard, data.epoch, data.holder, data.lease_until_ms, data.seq),
+            *(data.snapshot, data.snapshot_at_ms, data.accepted),
         )
 
     def lanes(self, shard: int) -> list[model.LaneState]:

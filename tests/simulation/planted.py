@@ -188,7 +188,7 @@ def slice_before_the_horizon_moves(
 ) -> Steps:
     """A row that is committed between the read and the move is in neither the slice nor the window."""
     rows = ctx.store.slice(ctx.shard, lane.number, after, upto)
-    ctx.fence(state.epoch)
+    ctx.fence(state.epoch, state.accepted)
     yield "sliced"
     with state.active():
         slice_ = state.window.begin_prefetch(lane, after, upto)
@@ -249,7 +249,7 @@ instead("closed_with_rows_in_it", _asleep, (housekeeping, "END", ORIGIN), seed=1
 
 
 class Unfenced(Context):
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: int, known: int) -> None:
         return
 
 

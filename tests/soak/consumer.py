@@ -33,6 +33,8 @@ def now_ms() -> int:
 
 
 class Consumer:
+    queue_arguments: Mapping[str, Any] | None = None  #: of the queue of the tasks on RabbitMQ
+
     def __init__(self, url: str, ledger: Ledger, stop: threading.Event) -> None:
         self.url = url
         self.ledger = ledger
@@ -73,7 +75,7 @@ class Consumer:
                 self._note(message.headers, message.properties.get("message_id", message.headers["id"]), now_ms())
                 last[:] = [message.delivery_tag]
 
-            queue = kombu.Queue(QUEUE, kombu.Exchange(QUEUE), QUEUE)
+            queue = kombu.Queue(QUEUE, kombu.Exchange(QUEUE), QUEUE, queue_arguments=self.queue_arguments)
             with kombu.Consumer(channel, [queue], on_message=take, prefetch_count=AT_ONCE):
                 while not self.stop.is_set():
                     self._drain(connection)

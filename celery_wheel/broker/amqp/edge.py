@@ -52,14 +52,20 @@ PAUSE_S = 0.02  #: between two tries to lock the note
 _CLASSIC = {"x-queue-type": "classic"}
 
 
+def _arguments(queue: Any) -> dict[str, Any]:
+    found: dict[str, Any] = queue.queue_arguments
+    return found
+
+
 class HolderNote:
     """The note of one shard; ``queue`` is the name of its wheel queue, ``store`` the one of this process.
 
     No other code uses ``link``: under an alarm the server reads nothing more from a connection that has published.
+    The queue of the note has the type of the wheel queue: what outlives a node needs both.
     """
 
-    def __init__(self, shard: int, queue: str, link: AmqpLink, store: StoreIdentity) -> None:
-        self._shard, self._name = shard, f"{queue}.holder"
+    def __init__(self, shard: int, queue: Queue, link: AmqpLink, store: StoreIdentity) -> None:
+        self._shard, self._name, self._arguments = shard, f"{queue.name}.holder", _arguments(queue)
         self._link, self._store = link, store
 
     def take(self, reading: Any, epoch: int) -> None:
@@ -75,7 +81,7 @@ class HolderNote:
             reading.channel().queue_declare(sign, exclusive=True, auto_delete=False, arguments=_CLASSIC)
             body = json.dumps({**self._store._asdict(), "epoch": epoch, "sign": sign})
             note = amqp.Message(body.encode(), delivery_mode=2)
-            channel.queue_declare(self._name, durable=True, auto_delete=False, arguments=_CLASSIC)
+            channel.queue_declare(self._name, durable=True, auto_delete=False, arguments=self._arguments)
             try:
                 channel.basic_publish_confirm(note, routing_key=self._name, confirm_timeout=PATIENCE_S)
                 for former in notes:  # after the new one: where this process dies between, the last note counts
@@ -275,10 +281,14 @@ class AmqpBroker(DeliveryBroker):
     can_wait = True
 
     def __init__(
-        self, connect: Callable[[], Any], reader: QueuedMessageReader, store: StoreIdentity = _UNKNOWN
+        self,
+        connect: Callable[[], Any],
+        reader: QueuedMessageReader,
+        store: StoreIdentity = _UNKNOWN,
+        queue_type: str = "classic",
     ) -> None:
         super().__init__(reader)
-        self._store, self._connect = store, connect
+        self._store, self._connect, self._queue_type = store, connect, queue_type
         self._publishing, self._inspecting = AmqpLink(connect), AmqpLink(connect, reader.max_kept_bytes)
         self._publisher = AmqpPublisher(self._publishing)
 
@@ -326,7 +336,7 @@ class AmqpBroker(DeliveryBroker):
                     channel.close()
 
     def _deliveries(self, shard: int) -> AmqpIngress:
-        queue = wheel_queue(self._reader.namespace, shard)
+        queue = self._queue(shard)
         link = AmqpLink(self._connect, self._reader.max_kept_bytes)
         return AmqpIngress(shard, link, queue, self._holder(shard))
 
@@ -335,8 +345,10 @@ class AmqpBroker(DeliveryBroker):
         return self._holder(shard).owner()
 
     def _holder(self, shard: int) -> HolderNote:
-        queue = wheel_queue_name(self._reader.namespace, shard)
-        return HolderNote(shard, queue, AmqpLink(self._connect), self._store)
+        return HolderNote(shard, self._queue(shard), AmqpLink(self._connect), self._store)
+
+    def _queue(self, shard: int) -> Queue:
+        return wheel_queue(self._reader.namespace, shard, self._queue_type)
 
     def _message(self, delivery: Any) -> Message | Unreadable:
         return decode(delivery, self._reader)

@@ -209,21 +209,30 @@ class RedisBroker:
         if word != "changed":
             raise self._refused(shard, epoch, word, rest)
 
-    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
-        number = keys.encode_number("confirmed", confirmed)
+    def verify(self, shard: int, epoch: int, confirmed: int, accepted: int = 0) -> None:
+        numbers = keys.encode_number("confirmed", confirmed), keys.encode_number("accepted", accepted)
         with redis_errors(self._server, f"verifying the last chunk of shard {shard}"):
-            word, rest = connect.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), number])
+            word, rest = connect.VERIFY(self._client, [self._offset_key(shard)], [*self._holder(epoch), *numbers])
         if word != "verified":
             raise self._refused(shard, epoch, word, rest)
 
     def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
         pipeline = self._client.pipeline(transaction=False)
-        for shard, epoch, confirmed in chunks:
-            arguments = [*self._holder(epoch), keys.encode_number("confirmed", confirmed)]
+        for shard, epoch, confirmed, accepted in chunks:
+            numbers = keys.encode_number("confirmed", confirmed), keys.encode_number("accepted", accepted)
+            arguments = [*self._holder(epoch), *numbers]
             pipeline.evalsha(connect.VERIFY.sha, 1, self._offset_key(shard), *arguments)
         with redis_errors(self._server, f"verifying the last chunks of {len(chunks)} shards"):
             answers = pipeline.execute(raise_on_error=False)
         return {chunk.shard for chunk, answer in zip(chunks, answers, strict=True) if answer == [b"verified"]}
+
+    def accepted(self, shard: int) -> int:
+        with redis_errors(self._server, f"reading the accepted messages of shard {shard}"):
+            return int(cast(bytes | None, self._client.hget(self._offset_key(shard), "accepted")) or 0)
+
+    def set_accepted(self, shard: int, epoch: int, accepted: int) -> None:
+        fields = ["accepted", keys.encode_number("accepted", accepted)]
+        self._change(shard, epoch, f"setting the accepted messages of shard {shard}", [], fields)
 
     def publish(self, chunk: Chunk) -> Published:
         if not chunk.after < chunk.upto:
@@ -268,7 +277,7 @@ class RedisBroker:
             found, more = read_oldest(self._client, self._queue_key(shard), max_count, max_bytes)
         return Peeked([self._message(raw) for raw in found], proof_of(found), more)
 
-    def trim(self, shard: int, epoch: int, token: object) -> bool:
+    def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         proof = cast(Proof, token)
         if not proof.length:
             return True
@@ -276,7 +285,12 @@ class RedisBroker:
             return False
         touched = [self._queue_key(shard), self._offset_key(shard)]
         with redis_errors(self._server, f"trimming the wheel queue of shard {shard}"):
-            word, rest = connect.TRIM(self._client, touched, [*self._holder(epoch), *proof])
+            arguments: list[str | bytes | int] = [
+                *self._holder(epoch),
+                *proof,
+                keys.encode_number("accepted", accepted),
+            ]
+            word, rest = connect.TRIM(self._client, touched, arguments)
         if word not in ("trimmed", "changed"):
             raise self._refused(shard, epoch, word, rest)
         return word == "trimmed"

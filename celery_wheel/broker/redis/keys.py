@@ -9,6 +9,7 @@
       seen      1700000000000             the holder's last sign of life, by Redis's clock: twice a second
       refused   /tmp/wheel.sqlite3 on a   the copy of the store that was last refused, if any; refused_at: when
       last      0000000000000000031       the number of this epoch's last chunk; serial: see ``change.lua``
+      accepted  0000000000000004711       messages that the store has accepted: one that has fewer was rolled back
       lane:0    0000001700000000000:0000000000000000771
       failed:0  {"771": "key 'mail' holds a hash, not a list"}     of the lane's last chunk, for the next holder
       since:0   0000001699999999000:0000000000000000512 3 2304    a position; number and ids of rows after it

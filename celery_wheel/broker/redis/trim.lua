@@ -2,6 +2,7 @@
 --
 --   KEYS  1 the list  2 the offset hash
 --   ARGV  1 uuid  2 epoch  3 count  4 proof: sha1 (hex) of the messages' marks, oldest first  5 length of a tail
+--         6 number of messages that the store has accepted
 --
 --   mark of a message    its length, a colon, and its tail
 --
@@ -10,8 +11,8 @@
 
 local SLICE = 256
 
-local fields = redis.call('HMGET', KEYS[2], 'uuid', 'epoch')
-local uuid, epoch = fields[1], fields[2]
+local fields = redis.call('HMGET', KEYS[2], 'uuid', 'epoch', 'accepted')
+local uuid, epoch, accepted = fields[1], fields[2], fields[3]
 if uuid ~= ARGV[1] or not epoch then return {'missing'} end
 if epoch > ARGV[2] then return {'fenced', epoch} end
 if epoch < ARGV[2] then return {'missing'} end
@@ -26,5 +27,7 @@ while #marks < count do
 end
 if redis.sha1hex(table.concat(marks)) ~= ARGV[4] then return {'changed'} end
 
+-- Before the messages go: what is gone from the queue is in the number. A full server may refuse this write.
+if not accepted or accepted < ARGV[6] then redis.pcall('HSET', KEYS[2], 'accepted', ARGV[6]) end
 redis.call('LTRIM', KEYS[1], 0, -(count + 1))
 return {'trimmed'}

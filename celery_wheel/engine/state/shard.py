@@ -64,6 +64,7 @@ class ShardState:
         tombstones: TombstoneFilter | None = None,
         stamps: RevokedStamps | None = None,
         adopted_ms: int = 0,
+        accepted: int = 0,
     ) -> None:
         self.shard = shard
         self.epoch = epoch
@@ -77,6 +78,8 @@ class ShardState:
         self.stamps = RevokedStamps() if stamps is None else stamps
         self.agenda = Agenda()
         self.failing = FailingSchedules(random.Random(shard))  # noqa: S311  # waits
+        self.accepted = accepted  #: messages that the shard has certainly accepted
+        self.alone = accepted  #: of these, those that have left the wheel queue: the store alone has them
         self.adopted_ms = adopted_ms  #: due time: what a former holder has released is due by then
         self.lock = threading.RLock()
         self.ended: str | None = None

@@ -95,6 +95,7 @@ def reported(one: ShardStatus) -> Iterator[Finding]:
         ("guard_trips", "times the store had other rows than the holder was about to dispatch"),
         ("rollbacks", "times the broker was found to have lost writes"),
         ("emptied", "times the broker was found to be emptied"),
+        ("store_lost", "messages that the store had accepted are gone: it was rolled back"),
         ("process_ends", "times a process of the scheduler ended unexpectedly (wheel_processes)"),
     ):
         if snapshot.get(name):

@@ -55,13 +55,17 @@ class Store(Protocol):
         where the store has no clock and the kernel does not free the shard at its holder's death.
         """
 
-    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
-        """Renew the lease and store the holder's snapshot. Raises Fenced after a takeover."""
+    def renew(
+        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object], known: int = 0
+    ) -> None:
+        """Renew the lease and store the holder's snapshot. Raises Fenced after a takeover, and StoreRolledBack where
+        the shard has accepted fewer messages than are ``known``; ``apply`` does so by ``Change.known``."""
 
     def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
         """Renew the leases of several shards in one transaction; returns the renewed shards.
 
-        It waits for no other transaction on a shard: a shard that one is changing is left out, as a fenced one is.
+        It waits for no other transaction on a shard: a shard that one is changing is left out, as one is for which
+        ``renew`` raises.
         """
 
     def release(self, shard: int, epoch: int) -> None:

@@ -133,12 +133,15 @@ def _fenced(connection: Connection, statements: Statements, shard: int, epoch: i
     take numbers before they have the shard's lock, so another one may have committed in between."""
     first = min([*(one.id for one in change.outcomes), *(one.id for one in change.settlements)], default=None)
     if first is None and (change.rows or change.blocks or change.rejects):  # their seqs are new
-        advance(connection, statements, shard, epoch, change.seq)
+        advance(connection, statements, shard, epoch, change.seq, accepted=change.accepted, known=change.known)
         return 0
-    last = fence(connection, statements, shard, epoch)  # while the lock is held, no other thread commits a number
+    last = fence(
+        connection, statements, shard, epoch, change.known
+    )  # while the lock is held, no other thread commits a number
     late = 0 if first is None else max(0, ((last >> model.SHARD_BITS) + 1 << model.SHARD_BITS | shard) - first)
     if first is not None or change.seq > last:
-        advance(connection, statements, shard, epoch, change.seq + late, sum(one.bytes for one in change.settlements))
+        weight = sum(one.bytes for one in change.settlements)
+        advance(connection, statements, shard, epoch, change.seq + late, weight, accepted=change.accepted)
     return late
 
 

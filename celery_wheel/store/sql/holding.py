@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, delete, or_, select, update
 
-from celery_wheel.errors import Fenced, StoreError
+from celery_wheel.errors import Fenced, StoreError, StoreRolledBack
 from celery_wheel.store.model import DAY_MS, LaneState, Position, ShardRecord
 from celery_wheel.store.sql.catalogue import Catalogue, StorePart
 from celery_wheel.store.sql.database import Database
@@ -46,11 +46,12 @@ class LeaseStatements:
         self.take = statements(
             update(shard).where(free).values(epoch=shard.c.epoch + 1, holder=bindparam("holder"), **lease)
         )
-        self.epoch = statements(select(shard.c.epoch).where(row))
+        self.epoch = statements(select(shard.c.epoch, shard.c.accepted).where(row))
         self.seq = statements(select(shard.c.seq).where(row))
-        self.renew = statements(update(shard).where(held()).values(lease))
+        current = and_(held(), shard.c.accepted >= bindparam("known"))
+        self.renew = statements(update(shard).where(current).values(lease))
         # One shard's long transaction must neither delay the renewals of the others, nor let them lock their rows.
-        unlocked = select(shard.c.shard).where(held()).with_for_update(skip_locked=True)
+        unlocked = select(shard.c.shard).where(current).with_for_update(skip_locked=True)
         self.renew_free = statements(
             update(shard).where(shard.c.shard == unlocked.correlate(None).scalar_subquery()).values(lease)
         )
@@ -60,10 +61,12 @@ class LeaseStatements:
         # The first statement of every holder's transaction is one of these two, and the other follows only where it
         # must: PostgreSQL keeps each version of the row for every open transaction of the server, and each statement on
         # the row reads all of them. A lock makes none. Threads may commit in another order than they took their seqs.
-        self.fence = statements(select(shard.c.seq).where(held()).with_for_update())
+        self.fence = statements(select(shard.c.seq).where(current).with_for_update())
         highest = case((shard.c.seq < bindparam("seq"), bindparam("seq")), else_=shard.c.seq)
         more = shard.c.history_bytes + bindparam("more")
-        self.advance = statements(update(shard).where(held()).values(seq=highest, history_bytes=more))
+        accepted = shard.c.accepted + bindparam("accepted")
+        values = {"seq": highest, "history_bytes": more, "accepted": accepted}
+        self.advance = statements(update(shard).where(current).values(values))
 
         self.holders = statements(select(shard.c.shard, shard.c.holder).order_by(shard.c.shard))
         self.register_scheduler = statements.put(scheduler, ["name"], ["seen_ms"])
@@ -79,25 +82,41 @@ class LeaseStatements:
         self.all_lanes, self.lanes = statements(lanes), statements(lanes.where(~lane.c.closed))
 
 
-def fence(connection: Connection, statements: Statements, shard: int, epoch: int) -> int:
+def fence(connection: Connection, statements: Statements, shard: int, epoch: int, known: int = 0) -> int:
     """Lock the shard for this transaction, where this epoch still holds it; returns the highest seq stored."""
-    last: int | None = statements.of(LeaseStatements).fence(connection, at_shard=shard, at_epoch=epoch).scalar()
+    place = {"at_shard": shard, "at_epoch": epoch}
+    last: int | None = statements.of(LeaseStatements).fence(connection, **place, known=known).scalar()
     if last is None:
         raise_fenced(connection, statements, shard, epoch)
     return last
 
 
 def advance(
-    connection: Connection, statements: Statements, shard: int, epoch: int, seq: int = 0, weight: int = 0
+    connection: Connection,
+    statements: Statements,
+    shard: int,
+    epoch: int,
+    seq: int = 0,
+    weight: int = 0,
+    *,
+    accepted: int = 0,
+    known: int = 0,
 ) -> None:
-    """Fence, store a higher seq, and add the bytes of new settlements."""
+    """Fence, store a higher seq, and add the bytes of new settlements and the number of accepted messages."""
+    place = {"at_shard": shard, "at_epoch": epoch, "known": known}
     advanced = statements.of(LeaseStatements).advance
-    if advanced(connection, at_shard=shard, at_epoch=epoch, seq=seq, more=weight).rowcount == 0:
+    if advanced(connection, **place, seq=seq, more=weight, accepted=accepted).rowcount == 0:
         raise_fenced(connection, statements, shard, epoch)
 
 
 def raise_fenced(connection: Connection, statements: Statements, shard: int, epoch: int) -> NoReturn:
-    now = statements.of(LeaseStatements).epoch(connection, at_shard=shard).scalar()
+    """Tell why the shard's row did not match: another epoch, or too few accepted messages."""
+    now, accepted = statements.of(LeaseStatements).epoch(connection, at_shard=shard).one_or_none() or (None, 0)
+    if now == epoch:
+        raise StoreRolledBack(
+            f"the store has only {accepted} accepted messages of shard {shard}, and had confirmed more: it lost its "
+            "last commits; nothing was written"
+        )
     raise Fenced(
         f"shard {shard} is at epoch {now}, not {epoch}: another holder took it, or this holder took it anew; "
         "nothing was written, and the memory of the former epoch is dropped; no action is needed"
@@ -144,9 +163,11 @@ class SqlHolding(StorePart):
             raise StoreError(self._no_shard(shard))
         return epoch if taken else None
 
-    def renew(self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object]) -> None:
+    def renew(
+        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object], known: int = 0
+    ) -> None:
         with self._database.writing(durable=False) as connection:
-            lease = {"now_ms": now_ms, "lease_ms": lease_ms}
+            lease = {"now_ms": now_ms, "lease_ms": lease_ms, "known": known}
             if self._lease.renew(connection, at_shard=shard, at_epoch=epoch, **lease).rowcount == 0:
                 raise_fenced(connection, self._statements, shard, epoch)
             self._show(connection, [Renewal(shard, epoch, snapshot)], now_ms)
@@ -155,7 +176,8 @@ class SqlHolding(StorePart):
     def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
         statement = self._lease.renew_free
         lease = {"now_ms": now_ms, "lease_ms": lease_ms}
-        wanted = in_order(statement, [{"at_shard": one.shard, "at_epoch": one.epoch, **lease} for one in renewals])
+        places_ = [{"at_shard": one.shard, "at_epoch": one.epoch, "known": one.known, **lease} for one in renewals]
+        wanted = in_order(statement, places_)
         renewed = {one.shard for one in renewals}
         with self._database.writing(durable=False) as connection:
             if statement.many(connection, wanted) < len(wanted):  # the driver tells only how many
@@ -243,4 +265,6 @@ def shard_record(row: Any) -> ShardRecord:
     snapshot = None if row.snapshot is None else json.loads(row.snapshot)
     if snapshot is not None and row.levels is not None:
         snapshot["levels"] = json.loads(row.levels)
-    return ShardRecord(row.shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms)
+    return ShardRecord(
+        row.shard, row.epoch, row.holder, row.lease_until_ms, row.seq, snapshot, row.snapshot_at_ms, row.accepted
+    )

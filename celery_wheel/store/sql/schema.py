@@ -293,6 +293,7 @@ shard = table(
     required("archived", sa.BigInteger, "an archive has all settlements and outcomes up to this number"),
     required("forgotten", sa.BigInteger, "highest number of the settlements and outcomes that were forgotten"),
     required("packing", sa.BigInteger, "its rows are packed by no earlier dictionary than this"),
+    required("accepted", sa.BigInteger, "messages accepted so far, by which a holder finds that the store lost some"),
 )
 
 # Apart from the shard's row, which every commit rewrites.

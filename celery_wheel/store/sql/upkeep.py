@@ -67,7 +67,7 @@ def update_store(**values: int | str) -> Executable:
 def new_shard(number: int, *, epoch: int = 0, seq: int = 0, archived: int = 0) -> list[Executable]:
     """Insert a shard without history, and its main lane."""
     row = {"shard": number, "epoch": epoch, "seq": seq, "archived": archived}
-    row |= dict.fromkeys(("history_bytes", "forgotten", "packing"), 0)
+    row |= dict.fromkeys(("history_bytes", "forgotten", "packing", "accepted"), 0)
     ends = {f"{end}_{half}": getattr(ORIGIN, half) for end in ("offset", "watermark") for half in ("due_ms", "seq")}
     first = insert(lane).values(shard=number, lane=0, **ends)
     return [insert(shard).values(**row), insert(snapshot).values(shard=number), first, count_rows_by_route(number)]

@@ -11,7 +11,8 @@ from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.servers.redis import RedisServer
 
 FENCING = ("redis", "model of redis", "celery_wheel.testing")
-CONFIRMING = (pytest.param("rabbitmq", marks=ON_RABBITMQ), "memory transport", "model of rabbitmq")
+RABBITMQ = ("rabbitmq", "rabbitmq, quorum queue")
+CONFIRMING = (*(pytest.param(one, marks=ON_RABBITMQ) for one in RABBITMQ), "memory transport", "model of rabbitmq")
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,7 @@ def made(kind: str, request: pytest.FixtureRequest) -> Iterator[Any]:
     kinds: dict[str, Callable[[], peers.Peer]] = {
         "redis": redis_peer,
         "rabbitmq": lambda: peers.RabbitPeer(request.getfixturevalue("rabbit_server")),
+        "rabbitmq, quorum queue": lambda: peers.RabbitPeer(request.getfixturevalue("rabbit_server"), "quorum"),
         "model of redis": peers.ModelRedisPeer,
         "model of rabbitmq": peers.ModelRabbitPeer,
         "memory transport": peers.MemoryTransportPeer,

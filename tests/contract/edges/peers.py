@@ -235,24 +235,23 @@ class MemoryBrokerPeer(MemoryTransportPeer):
 class RabbitPeer(Peer):
     blocks = True
 
-    def __init__(self, server: RabbitServer) -> None:
+    def __init__(self, server: RabbitServer, queue_type: str = "classic") -> None:
         super().__init__()
-        self.server = server
+        self.server, self.queue_type = server, queue_type
         self.app = Celery("yard", broker=server.fresh(), set_as_current=False)
         self.connection = self.app.connection_for_write()
         self.channel: Any = self.connection.default_channel
         self.channel.queue_declare("mail", durable=True, auto_delete=False)
-        self.channel.queue_declare(QUEUE, durable=True, auto_delete=False, arguments={"x-queue-type": "classic"})
+        self.channel.queue_declare(QUEUE, durable=True, auto_delete=False, arguments={"x-queue-type": queue_type})
 
     def make(self) -> Any:
-        return AmqpBroker(self.app.connection_for_write, QueuedMessageReader())
+        return AmqpBroker(self.app.connection_for_write, QueuedMessageReader(), queue_type=self.queue_type)
 
     def produce(self, number: int) -> None:
         self.produce_bytes(b"x" * 100, application_headers=wire(number)["headers"])
 
     def produce_bytes(self, data: bytes, **properties: Any) -> None:
-        self.channel.basic_publish(amqp.Message(data, **properties), routing_key=QUEUE)
-        self.channel.queue_declare(QUEUE, passive=True)  # the answer comes after the messages published before it
+        self.channel.basic_publish_confirm(amqp.Message(data, **properties), routing_key=QUEUE)
 
     def dispatched(self, queue: str = "mail") -> list[int]:
         return [number_of(message.body) for message in self._take(queue)]

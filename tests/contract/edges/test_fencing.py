@@ -233,3 +233,34 @@ def test_another_stores_offsets_are_never_adopted(fencing: Any) -> None:
             fencing.other_store().adopt(SHARD, epoch)
     edge.verify(SHARD, EPOCH, 0)
     assert edge.adopt(SHARD, EPOCH) == {0: BrokerOffset(at(5))}
+
+
+def test_the_highest_number_of_accepted_messages_is_kept(fencing: Any) -> None:
+    edge = adopted(fencing)
+    assert edge.accepted(SHARD) == 0
+    edge.verify(SHARD, EPOCH, 0, 5)
+    fencing.produce(1)
+    assert edge.trim(SHARD, EPOCH, edge.peek(SHARD, 1, BIG).token, 10)
+    edge.verify(SHARD, EPOCH, 0, 7)
+    assert edge.accepted(SHARD) == 10, "a call that comes late lowers nothing"
+    assert not edge.trim(SHARD, EPOCH, peeked_and_gone(fencing, edge), 12)
+    assert edge.accepted(SHARD) == 10, "the messages may be in the queue yet"
+    assert edge.verified([ConfirmedChunk(SHARD, EPOCH, 0, 11)]) <= {SHARD}
+    edge.verify(SHARD, EPOCH, 0, 11)
+    successor = fencing.edge()
+    successor.adopt(SHARD, EPOCH + 1)
+    assert successor.accepted(SHARD) == 11
+    successor.set_accepted(SHARD, EPOCH + 1, 4)
+    assert successor.accepted(SHARD) == 4
+    for late in (lambda: edge.verify(SHARD, EPOCH, 0, 20), lambda: edge.set_accepted(SHARD, EPOCH, 20)):
+        with pytest.raises(Fenced):
+            late()
+    assert successor.accepted(SHARD) == 4
+
+
+def peeked_and_gone(fencing: Any, edge: Any) -> object:
+    """Return the token of a message that another call has removed since."""
+    fencing.produce(2)
+    token: object = edge.peek(SHARD, 1, BIG).token
+    assert edge.trim(SHARD, EPOCH, token, 10)
+    return token

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_wheel.errors import Fenced
+from celery_wheel.errors import Fenced, StoreRolledBack
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN, Change, LaneState, Position, Settlement, TallyKey
 from celery_wheel.store.ports import Renewal, Retention, Store
@@ -110,6 +110,36 @@ def test_several_shards_are_renewed_together_but_for_those_of_former_epochs(hold
     both = [Renewal(0, epoch, {"n": 2}), Renewal(1, other.epoch, {"n": 3})]
     assert store.renew_all(both, NOW + 900, LEASE) == {0, 1}
     assert [store.state(shard).snapshot for shard in (0, 1)] == [{"n": 2}, {"n": 3}]
+
+
+def test_accepted_messages_are_counted_whatever_becomes_of_them(holder: Holder) -> None:
+    rows = holder.accept(NOW, NOW + 1)
+    holder.apply(rejects=[holder.reject()], rows=[holder.row(NOW)], moves=[holder.stop(rows[0])])
+    holder.apply(outcomes=[holder.outcome(rows[0].id)], rows=[holder.row(NOW)])
+    holder.apply(erased=[rows[1].id])
+    assert (holder.store.state(0).accepted, holder.store.state(1).accepted) == (5, 0)
+    holder.acquire()
+    assert holder.store.state(0).accepted == 5
+
+
+def test_a_store_that_has_accepted_fewer_messages_than_its_holder_knows_writes_nothing(holder: Holder) -> None:
+    store = holder.store
+    [row] = holder.accept(NOW)
+    other = Holder(store, shard=1)
+    for parts in ({"rows": [holder.row(NOW)]}, {"tombstones": []}, {"outcomes": [holder.outcome(row.id)]}):
+        holder.apply(known=1, tally={}, **{**parts, "rows": []})
+        before = store.state(0)
+        with pytest.raises(StoreRolledBack):
+            holder.apply(known=2, **parts)
+        assert store.state(0) == before
+    holder.store.renew(0, holder.epoch, NOW, LEASE, {"n": 1}, 1)
+    with pytest.raises(StoreRolledBack):
+        holder.store.renew(0, holder.epoch, NOW, LEASE, {"n": 2}, 2)
+    renewals = [Renewal(0, holder.epoch, {"n": 3}, 2), Renewal(1, other.epoch, {"n": 3})]
+    assert store.renew_all(renewals, NOW, LEASE) == {1}
+    assert store.state(0).snapshot == {"n": 1}
+    with pytest.raises(Fenced):
+        store.renew(0, holder.epoch - 1, NOW, LEASE, {}, 2)
 
 
 def full_change(holder: Holder) -> Change:

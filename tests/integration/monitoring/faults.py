@@ -1,4 +1,4 @@
-"""Thirteen installations for thirteen faults, and one to which nothing happens.
+"""Fourteen installations for fourteen faults, and one to which nothing happens.
 
 An installation is a database of Redis or a Redis of its own, a store, and a scheduler that serves metrics. The name of
 a fault is that of a method, which causes it and returns at once or when its effect is certain.
@@ -153,6 +153,12 @@ class Installations:
         wait_until(lambda: len(stack.dispatched()) == 5, "the tasks are dispatched")
         wait_until(lambda: stack.pending() == [0], "they are settled")
         stack.redis.flushall()
+
+    def store_rolled_back(self, stack: Stack) -> None:
+        """Lower the number of accepted messages, as a store has it that lost its last two."""
+        self._accept(stack, 40_000)
+        with closing(sqlite3.connect(stack.file, timeout=patience(), isolation_level=None)) as connection:
+            connection.execute("UPDATE wheel_shard SET accepted = accepted - 2")
 
     def _accept(self, stack: Stack, countdown: float) -> None:
         stack.send(countdown, 5)

@@ -1,6 +1,6 @@
-"""Thirteen faults of real schedulers raise their thirteen alerts in a real Prometheus, and no other.
+"""Fourteen faults of real schedulers raise their fourteen alerts in a real Prometheus, and no other.
 
-The rules are those of ``example_project/deploy/prometheus/alerts.yaml``, for fourteen installations at once, every
+The rules are those of ``example_project/deploy/prometheus/alerts.yaml``, for fifteen installations at once, every
 second. Three values differ from production, so that the test takes a minute: every ``for`` and the age of a forgotten
 pause is FOR, and ``wheel_objective`` is a second. tests/unit/example/test_alerts.py has the alerts by the durations of
 the file.
@@ -43,6 +43,7 @@ ALERTS = {
     "lease_flapping": "LeaseFlapping",
     "rollback": "Rollback",
     "broker_emptied": "BrokerEmptied",
+    "store_rolled_back": "StoreRolledBack",
 }
 
 #: A small disk is a tmpfs, which only root may mount.

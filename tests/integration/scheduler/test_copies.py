@@ -155,6 +155,32 @@ def test_a_store_needs_no_claim_where_no_copy_stays(stack: Stack, happens: Calla
     assert happens is not moved_within_its_disk or "another copy" not in beat.said()
 
 
+def test_a_backup_that_is_put_in_the_place_of_the_store_lacks_tasks_and_the_scheduler_says_how_many(
+    stack: Stack,
+) -> None:
+    with stack.service():
+        stack.send(3_600, 3)
+        wait_until(lambda: stack.pending() == [3], "the first tasks are accepted")
+    backup = stack.folder / "backup"
+    shutil.copy(stack.file, backup)
+    with stack.service():
+        stack.send(3_600, 4)
+        wait_until(lambda: stack.pending() == [7], "the next tasks are accepted")
+    backup.rename(stack.file)
+    beat = stack.beat()
+    stack.wait_for_holder(beat)
+    beat.wait_for("the store was rolled back: 4 messages that it had accepted are gone")
+    wait_until(lambda: counts(stack, "store_lost") == 4, "the status counts them")
+    assert "4 messages that the store had accepted are gone" in errors(stack)
+    stack.send(3_600, 1)
+    wait_until(lambda: stack.pending() == [4], "the scheduler goes on")
+    beat.terminate()
+    again = stack.beat("again")
+    stack.wait_for_holder(again)
+    again.wait_for("at epoch")
+    assert "rolled back" not in again.said()
+
+
 def test_a_database_made_from_the_template_of_another_is_a_copy(
     stack: Stack, stacks: ExitStack, postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@
         server.new_database()                   the URL of an empty database; a few hundredths of a second
         server.drop_databases()                 all of those; tests/conftest.py calls it after each test
         server.sql("SELECT 1")                  as superuser, each statement by itself
+    PostgresReplica(server)                 a streaming replica of it
 
 PostgreSQL refuses to run as root, so for root it runs as the user ``postgres`` that its package makes. The folder is a
 temporary one of its own, since those of pytest are closed to other users; one that is named stays, with its data. The
@@ -100,11 +101,15 @@ class PostgresServer(Server):
         folder, user = Path(temporary or self.folder), _user()
         if user:
             os.chown(folder, user["user"], user["group"])
-        command = [binaries / "initdb", "-D", folder / "data", "-U", USER, "-A", "trust", "-E", "UTF8"]
-        command += ["--locale=C", "--no-sync", "--no-instructions", *self.initdb]
+        command = self._making(binaries, folder / "data")
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, **user)
         assert done.returncode == 0, done.stderr
         self.folder = folder
+
+    def _making(self, binaries: Path, data: Path) -> list[str | Path]:
+        """Return the command that makes the data."""
+        command: list[str | Path] = [binaries / "initdb", "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8"]
+        return [*command, "--locale=C", "--no-sync", "--no-instructions", *self.initdb]
 
     def _place(self) -> Path | None:
         """Return where the folder is to be; None where temporary files are."""
@@ -167,3 +172,19 @@ class PostgresServer(Server):
             for statement in statements:
                 cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
+
+
+class PostgresReplica(PostgresServer):
+    """A streaming replica of a server that runs, until ``promote``."""
+
+    def __init__(self, primary: PostgresServer, **options: str) -> None:
+        super().__init__(None, **options)
+        self.primary = primary
+
+    def _making(self, binaries: Path, data: Path) -> list[str | Path]:
+        place = ["-h", "127.0.0.1", "-p", str(self.primary.port), "-U", USER]
+        return [binaries / "pg_basebackup", "-D", data, *place, "-R", "-X", "stream", "-c", "fast", "--no-sync"]
+
+    def promote(self) -> None:
+        """Make it a primary; returns when it takes writes."""
+        assert self.sql("SELECT pg_promote()") == [(True,)]

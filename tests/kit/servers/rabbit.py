@@ -45,6 +45,7 @@ def _binary(name: str) -> str | Path:
 
 class RabbitServer(Server):
     START_S = 60.0
+    options = ""  #: more lines of its configuration
 
     def __init__(self, folder: Path, max_message_size: int = 10**6, listens: str = "127.0.0.1") -> None:
         super().__init__(folder)
@@ -60,7 +61,7 @@ class RabbitServer(Server):
         self.ports = {"dist": free_port(), "epmd": free_port(), **self.ports, "tcp": port}
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = {self._listens}:{port}\nloopback_users = none\ndisk_free_limit.absolute = 50MB\n"
-            f"log.console = false\nmax_message_size = {self._max_message_size}\n"
+            f"log.console = false\nmax_message_size = {self._max_message_size}\n{self.options}"
         )
         (self.folder / "enabled_plugins").write_text("[].")
         return Process([binary], self.folder / "start.log", environment=self._environment())

@@ -134,7 +134,7 @@ def one_server() -> object:
     """Let the model of one engine's server answer for the other one too: each model has one shard."""
 
     def verified(self: object, chunks: list[tuple[int, int, int]]) -> set[int]:
-        return {shard for shard, _, confirmed in chunks if not confirmed}
+        return {shard for shard, _, confirmed, _ in chunks if not confirmed}
 
     with mock.patch.object(ModelRedis, "verified", verified):
         yield

@@ -52,6 +52,7 @@ WELL = {
     'celery_wheel_epoch{instance="a",shard="0"}': "7",
     'celery_wheel_broker_rollbacks_total{instance="a",shard="0"}': "0",
     'celery_wheel_broker_emptied_total{instance="a",shard="0"}': "0",
+    'celery_wheel_store_lost_total{instance="a",shard="0"}': "0",
 }
 
 _GONE = dict.fromkeys(WELL, "_")
@@ -64,6 +65,7 @@ _PAUSED_SINCE = 'celery_wheel_paused_since_timestamp_seconds{instance="a",kind="
 _EPOCH = 'celery_wheel_epoch{instance="a",shard="0"}'
 _ROLLBACKS = 'celery_wheel_broker_rollbacks_total{instance="a",shard="0"}'
 _EMPTIED = 'celery_wheel_broker_emptied_total{instance="a",shard="0"}'
+_LOST = 'celery_wheel_store_lost_total{instance="a",shard="0"}'
 _NO_BROKER = {f'celery_wheel_reachable{{instance="{one}",side="broker"}}': "0" for one in "ab"}
 _NO_STORE = {f'celery_wheel_reachable{{instance="{one}",side="store"}}': "0" for one in "ab"}
 
@@ -109,6 +111,11 @@ FAULTS: dict[str, tuple[str, Mapping[str, str]]] = {
         {_ROLLBACKS: "_", _ROLLBACKS.replace('"a"', '"c"'): "2"},
     ),
     "the broker was emptied": ("BrokerEmptied", {_EMPTIED: "1"}),
+    "the store was rolled back": ("StoreRolledBack", {_LOST: "89"}),
+    "a scheduler starts and finds that the store was rolled back": (
+        "StoreRolledBack",
+        {_LOST: "_", _LOST.replace('"a"', '"c"'): "2"},
+    ),
     "a scheduler starts and finds that the broker was emptied": (
         "BrokerEmptied",
         {_EMPTIED: "_", _EMPTIED.replace('"a"', '"c"'): "1"},
@@ -184,7 +191,7 @@ def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires
 def test_the_faults_raise_every_alert() -> None:
     raised = {alert for alert, _ in FAULTS.values()} - {""}
     assert {f"CeleryWheel{alert}" for alert in raised} == {rule["alert"] for rule in RULES}
-    assert len(RULES) == 14
+    assert len(RULES) == 15
 
 
 def test_prometheus_accepts_the_rules_and_the_configuration() -> None:
