@@ -417,4 +417,6 @@ class WheelAdmin(PageAdmin):
         )
         link = query.link(tables=None if tables else 1)
         parts = self.live_parts.get(wheel, overview, view, seen_of(request, wheel.store.uuid))
-        return {"parts": parts, "tables": tables, "tables_link": link}
+        reloads = query.text("reload") != "0"
+        reload_link = query.link(reload=0 if reloads else None)
+        return {"parts": parts, "tables": tables, "tables_link": link, "reloads": reloads, "reload_link": reload_link}

@@ -195,3 +195,15 @@ def test_a_page_names_the_zone_of_its_times_once(
     assert page.count(f"Times are in the time zone {said}.") == 1
     content = page.split('id="content-main"')[1]
     assert not re.search(r"\d\d:\d\dZ|\d\d:\d\d:\d\dZ|of UTC|\+00:00</", re.sub(r'datetime="[^"]*"', "", content))
+
+
+def test_without_scripts_a_user_decides_whether_the_page_reloads_itself(viewer: Client, holder: Holder) -> None:
+    """Each reload takes the focus from who uses a keyboard, and lets a screen reader begin anew."""
+    renew(holder)
+    refresh = '<noscript><meta http-equiv="refresh" content="5"></noscript>'
+    page = shown(viewer, WHEEL)
+    assert refresh in page
+    (link,) = re.findall(r'<noscript><a href="([^"]*)">Do not reload every five seconds</a></noscript>', page)
+    still = shown(viewer, WHEEL + unescape(link))
+    assert refresh not in still
+    assert ">Reload every five seconds</a></noscript>" in still

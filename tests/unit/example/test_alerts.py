@@ -181,7 +181,9 @@ def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires
     assert not found, found
 
 
-@pytest.mark.parametrize("fault", ["nothing", "Prometheus knows no scheduler", "a queue is paused", "tasks are overdue"])
+@pytest.mark.parametrize(
+    "fault", ["nothing", "Prometheus knows no scheduler", "a queue is paused", "tasks are overdue"]
+)
 def test_the_rules_work_for_pods_that_are_found_by_annotations(tmp_path: Path, fault: str) -> None:
     """The job of such pods has a name of its own: an alert about a missing job would be raised for ever."""
     changes = FAULTS[fault][1]
