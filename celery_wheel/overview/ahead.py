@@ -2,15 +2,16 @@
 
 A herd is a second, or an hour that is too full to be counted by the second, with far more tasks than its neighbours: at
 least ``HERD`` tasks, and ``FAR_ABOVE`` times the mean of the rest of its hour. The fullest hours and those that rise
-the highest above their neighbours are searched, ``HOURS_SEARCHED`` of each: a reading is three statements of bounded
-work. ``PacedCounts`` reads the more rarely the longer that takes. A load that has an equal herd in every hour has none
-that this search names; ``overview`` counts the seconds of the next hour.
+the highest above their neighbours are searched by turns, up to ``HOURS_SEARCHED`` hours and ``ROWS_SEARCHED`` rows: a
+reading is three statements of bounded work. ``PacedCounts`` reads the more rarely the longer that takes. Non-promise: a
+herd in an hour with fewer tasks than all these hours is not named; ``overview`` counts the seconds of the next hour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports import FullStore
@@ -19,7 +20,7 @@ from celery_wheel.store.ports.pages import HOUR_ROWS
 #: Tasks of the smallest herd.
 HERD = 100
 FAR_ABOVE = 5
-HOURS_SEARCHED = 3
+HOURS_SEARCHED, ROWS_SEARCHED = 24, 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,14 @@ def is_far_above(pending: int, total: int, spans: int) -> bool:
 
 def _searched(hours: Mapping[int, int]) -> list[int]:
     full = [one for one, pending in hours.items() if pending >= HERD]
-    fullest = sorted(full, key=lambda one: -hours[one])[:HOURS_SEARCHED]
-    highest = sorted(full, key=lambda one: max(_neighbours(hours, one)) - hours[one])[:HOURS_SEARCHED]
-    return sorted({*fullest, *highest})
+    fullest = sorted(full, key=lambda one: -hours[one])
+    highest = sorted(full, key=lambda one: max(_neighbours(hours, one)) - hours[one])
+    found, rows = dict[int, None](), 0
+    for one in dict.fromkeys(chain.from_iterable(zip(fullest, highest, strict=True))):
+        rows += min(hours[one], HOUR_ROWS)
+        if len(found) < HOURS_SEARCHED and rows <= ROWS_SEARCHED:
+            found[one] = None
+    return sorted(found)
 
 
 def _neighbours(hours: Mapping[int, int], hour: int) -> tuple[int, int]:

@@ -54,3 +54,15 @@ def test_an_hour_with_too_many_tasks_to_be_counted_is_named_as_a_whole(
     monkeypatch.setattr(ahead, "HOUR_ROWS", 999)
     herd(sql_holder, FAR, 1_000, "app.herd")
     assert read_ahead(sql_store, NOW).herds == [ComingHerd(FAR, FAR + HOUR_MS, 1_000, ())]
+
+
+def test_full_hours_do_not_hide_a_herd_and_the_search_reads_a_bounded_number_of_rows(
+    sql_holder: Holder, sql_store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hour in range(5):
+        rows = [sql_holder.row(NOW + 3 * hour * HOUR_MS + n * 7_000) for n in range(500)]
+        sql_holder.apply(rows=rows, tally={hour_of(rows[0]): len(rows)})
+    herd(sql_holder, FAR + HOUR_MS, 200, "app.herd")
+    assert [one.tasks for one in read_ahead(sql_store, NOW).herds] == [("app.herd",)]
+    monkeypatch.setattr(ahead, "ROWS_SEARCHED", 5 * 500)
+    assert read_ahead(sql_store, NOW).herds == []
