@@ -17,6 +17,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.overview import Overview, ShardStatus, read_overview
+from celery_wheel.overview.ahead import Ahead
 from celery_wheel.overview.groups import FEW, group_totals
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests import arguments
@@ -94,6 +95,12 @@ class Wheel:
         return self._process_store.open().schedule_counts.get()
 
     aschedule_counts = twin(schedule_counts)
+
+    def ahead(self) -> Ahead:
+        """Return the pending tasks of each hour from now on, and the largest coming herds with their tasks."""
+        return self._process_store.open().ahead.get()
+
+    aahead = twin(ahead)
 
     def audit(self, /, before: str | None = None, limit: int = 100, **criteria: Any) -> AuditPage:
         """Return a page of the audit log, the latest request first; ``page.next`` is the ``before`` of the next page.

@@ -3,7 +3,7 @@
 ::
 
     page        module in views     address                              permission
-    Wheel       wheel               …/django_wheel/wheel/  and  live/    any of the five
+    Wheel       wheel, problems     …/django_wheel/wheel/  live/  seen/  any of the five
     Pending     lists, task         …/pending/  and  <id>/               the same; <id>/body/: view_payload
     History     lists               …/history/                           the same; so Rejected, Settlements and Shards
     Lateness    results             …/lateness/                          the same; so Forecast; in the menu with results

@@ -173,10 +173,12 @@ class Moments:
         return self._days.get(date, f"{date} %(time)s") % {"time": clock.removesuffix(":00")}
 
     def span(self, from_ms: int, to_ms: int) -> str:
-        """Return 16:58 - 16:59, with the day where that is not today; a whole day is its date."""
-        date = self.date(from_ms)
-        if to_ms - from_ms == DAY_MS:
-            return date
+        """Return 16:58 - 16:59, with the day where that is not today; whole days are their dates."""
+        date, last = self.date(from_ms), self.date(to_ms - 1)
+        if self.clock(from_ms) == self.clock(to_ms) == "00:00":
+            return date if date == last else f"{date} - {last}"
+        if to_ms - from_ms >= DAY_MS - HOUR_MS:  # from the midnight of a zone that is half an hour off
+            return f"{date} {self.clock(from_ms)} - {self.date(to_ms)} {self.clock(to_ms)}"
         text = self.clock(from_ms) if to_ms - from_ms <= 1_000 else f"{self.clock(from_ms)} - {self.clock(to_ms)}"
         return self._days.get(date, f"{date} %(time)s") % {"time": text}
 

@@ -66,10 +66,11 @@ def _shard_facts(shard: ShardStatus) -> Iterator[tuple[str, str]]:
     heard = "never" if shard.snapshot_age_ms is None else f"{shard.snapshot_age_ms / 1000:.1f} s ago"
     yield "holder", f"{shard.holder or 'none'} (epoch {shard.epoch}, last seen: {heard})"
     yield "pending", f"{shard.pending:,} accepted by a scheduler"
-    yield "next due", "nothing" if shard.next_due_ms is None else instant(shard.next_due_ms)
+    yield "next due", "nothing" if shard.next_free_ms is None else instant(shard.next_free_ms)
     yield "behind", f"{shard.behind_ms / 1000:.1f} s, {shard.overdue:,} overdue" if shard.behind_ms else "no"
     if shard.held:
-        yield "held", f"{shard.held:,} due tasks, by a pause, a limit or a group"
+        first = min(lane["next_due_ms"] for lane in shard.held_lanes)
+        yield "held", f"{shard.held:,} due tasks, by a pause, a limit or a group; the first was due {instant(first)}"
     for problem in shard.group_problems:
         yield "group", problem
     if shard.inbox:

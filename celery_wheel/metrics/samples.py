@@ -326,7 +326,7 @@ class Totals:
 
     def _peak(self) -> Iterator[tuple[str, list[Sample]]]:
         due, now_ms = self.overview.due, self.overview.read_ms
-        ahead = {begin_ms: count for begin_ms, count in due.seconds.items() if begin_ms >= now_ms}
+        ahead = {one: count for one, count in due.seconds.items() if now_ms <= one < now_ms + HOUR_MS}
         begin_ms = max(ahead, key=lambda one: ahead[one], default=None)
         # The first reading of a process has no seconds.
         yield "due_peak", [((), 0 if begin_ms is None else ahead[begin_ms])] if due.seconds_ms else []

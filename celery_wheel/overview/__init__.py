@@ -22,13 +22,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import DAY_MS, HOUR_MS, Gate, LaneState
+from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Gate
 from celery_wheel.store.ports import FullStore
-from celery_wheel.store.ports.pages import LaneHead, OverviewRows, ShardHead
-from celery_wheel.store.schedule_model import ScheduleCounts
+from celery_wheel.store.ports.pages import COUNTED, LaneHead, OverviewRows, ShardHead
 from celery_wheel.values.format import format_duration, printable
 
 #: A holder renews its lease twice a second; a holder that is silent for this long is gone or stuck.
@@ -47,6 +46,7 @@ class ShardStatus:
     snapshot_age_ms: int | None
     pending: int
     next_due_ms: int | None
+    next_free_ms: int | None  #: the same of the tasks that no gate holds back
     behind_ms: int
     overdue: int  #: due tasks that no gate holds back; at most a thousand of a lane are counted
     held: int  #: due tasks that a gate holds back, counted in the same way
@@ -106,6 +106,22 @@ class ShardStatus:
             "tasks are dispatched at due time; check the time service of that host"
         )
 
+    def pause_of(self, lane: dict[str, Any]) -> Gate | None:
+        """Return the pause that holds a lane."""
+        place = lane["scope"], lane["target"]
+        pauses = (gate for gate in self.gates if gate.state == PAUSED)
+        return next((gate for gate in pauses if gate.for_all or (gate.scope, gate.name) == place), None)
+
+    @property
+    def held_lanes(self) -> list[dict[str, Any]]:
+        """The lanes with due tasks that a pause, a limit or a group holds back."""
+        return [one for one in self.lanes if one["due"] and (one["scope"] is not None or self.pause_of(one))]
+
+    def ready(self, lane: dict[str, Any]) -> int:
+        """Return how many due rows of a lane the holder has in memory."""
+        known = {one["lane"]: one.get("ready") for one in (self.snapshot or {}).get("lanes", ())}
+        return known.get(lane["lane"]) or 0
+
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "starving": self.starving, "unreported": self.unreported}
 
@@ -130,6 +146,7 @@ def _status(head: ShardHead, pending: int, lanes: list[LaneHead], gates: list[Ga
     # A task behind a gate is to wait, so the shard is not behind with it.
     stopped = any(gate.for_all for gate in gates)
     free = [one for one in lanes if one.state.scope is None and not stopped]
+    next_free_ms = min(_dues(free), default=None)
     overdue, due = sum(one.overdue for one in lanes), sum(one.overdue for one in free)
     return ShardStatus(
         shard=record.shard,
@@ -140,11 +157,12 @@ def _status(head: ShardHead, pending: int, lanes: list[LaneHead], gates: list[Ga
         snapshot_age_ms=age_ms,
         pending=pending,
         next_due_ms=min(_dues(lanes), default=None),
-        behind_ms=max(0, now_ms - min(_dues(free), default=now_ms)),
+        next_free_ms=next_free_ms,
+        behind_ms=0 if next_free_ms is None else max(0, now_ms - next_free_ms),
         overdue=due,
         held=overdue - due,
         inbox=head.inbox,
-        lanes=[_lane(one.state) for one in lanes],
+        lanes=[_lane(one) for one in lanes],
         gates=gates,
         snapshot=record.snapshot,
     )
@@ -154,13 +172,16 @@ def _dues(lanes: Iterable[LaneHead]) -> Iterator[int]:
     return (one.next_due_ms for one in lanes if one.next_due_ms is not None)
 
 
-def _lane(one: LaneState) -> dict[str, Any]:
+def _lane(head: LaneHead) -> dict[str, Any]:
+    one = head.state
     return {
         "lane": one.lane,
         "offset": list(one.offset),
         "watermark": list(one.watermark),
         "target": one.target,
         "scope": one.scope,
+        "next_due_ms": head.next_due_ms,
+        "due": head.overdue,
     }
 
 
@@ -172,7 +193,7 @@ HOURS = 48
 class DueLoad:
     """Pending tasks by the begin of the second, hour or day in which they are due; spans without any are left out."""
 
-    seconds: dict[int, int]  #: of the hour from ``seconds_ms`` on
+    seconds: dict[int, int]  #: of 61 minutes, from the minute of ``seconds_ms`` on
     seconds_ms: int  #: when the seconds were counted; 0: they were not
     hours: dict[int, int]  #: all that are due before ``days_from_ms``, also in hours that are over
     days: dict[int, int]  #: from ``days_from_ms`` on; the first is the rest of a day of UTC
@@ -184,6 +205,16 @@ class DueLoad:
         for begin_ms, pending in self.seconds.items():
             found[begin_ms - begin_ms % 60_000] += pending
         return found
+
+
+class HeldTasks(NamedTuple):
+    """Due tasks that are held back. The store counts up to a thousand of a lane, and its holder those in memory."""
+
+    due: int
+    is_more: bool  #: there may be more of them
+    first_ms: int | None  #: due time of the first of them
+    by_pause: bool
+    by_limit: bool  #: a limit of a queue or a task, or a group
 
 
 @dataclass(frozen=True)
@@ -224,6 +255,39 @@ class Overview:
     def behind_ms(self) -> int:
         """The time by which the first due task that no gate holds back is overdue."""
         return max((one.behind_ms for one in self.shards), default=0)
+
+    @property
+    def next_free_ms(self) -> int | None:
+        """The next due time of the tasks that no gate holds back."""
+        return min((one.next_free_ms for one in self.shards if one.next_free_ms is not None), default=None)
+
+    def held_by(self, gate: Gate) -> HeldTasks | None:
+        """Return the due tasks that a gate holds back; None where they are not known.
+
+        The holders' snapshots have the groups with the most waiting tasks only.
+        """
+        if gate.scope == "group":
+            rows = [row for one in self.shards for row in (one.snapshot or {}).get("groups", {}).get("largest", ())]
+            waiting = [count for name, count, *_ in rows if name == gate.name]
+            return HeldTasks(sum(waiting), False, None, True, False) if waiting else None
+        return self._held(lambda lane: gate.for_all or (lane["scope"], lane["target"]) == (gate.scope, gate.name))
+
+    @property
+    def held_back(self) -> HeldTasks:
+        """The due tasks that a pause, a limit or a group holds back."""
+        return self._held(lambda _: True)
+
+    def _held(self, is_wanted: Callable[[dict[str, Any]], bool]) -> HeldTasks:
+        lanes = [(shard, lane) for shard in self.shards for lane in shard.held_lanes if is_wanted(lane)]
+        counts = [max(lane["due"], shard.ready(lane) if lane["due"] >= COUNTED else 0) for shard, lane in lanes]
+        paused = [shard.pause_of(lane) is not None for shard, lane in lanes]
+        return HeldTasks(
+            due=sum(counts),
+            is_more=any(lane["due"] >= COUNTED for _, lane in lanes),
+            first_ms=min((lane["next_due_ms"] for _, lane in lanes), default=None),
+            by_pause=any(paused),
+            by_limit=not all(paused),
+        )
 
     @property
     def standby(self) -> list[str]:
@@ -292,7 +356,7 @@ STALE_S = 5.0
 #: Rows a second that are read for the seconds of the next hour, and sums for the names, on average.
 SECONDS_ROWS, NAMES_ROWS = 20_000, 5_000
 
-#: The counts of schedules take at most this part of the time: 0.4 s for a million schedules, every 40 seconds.
+#: Paced counts take at most this part of the time: 0.4 s for a million schedules, every 40 seconds.
 COUNTING_SHARE = 0.01
 
 T = TypeVar("T")
@@ -363,20 +427,20 @@ class OverviewCache(Shared[Overview]):
         return read_overview(self._store, now_ms, with_seconds=with_seconds, with_names=with_names, last=last)
 
 
-class PacedCounts(Shared[ScheduleCounts]):
-    """The counts of schedules: all rows are counted, so the longer that takes, the more rarely it is done."""
+class PacedCounts(Shared[T]):
+    """Counts of many rows, such as those of schedules: the longer they take, the more rarely they are made."""
 
-    def __init__(self, count: Callable[[], ScheduleCounts], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, count: Callable[[], T], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(lambda _: count(), clock)
         self._took_s = 0.0
 
-    def _new(self, last: SharedValue[ScheduleCounts] | None) -> SharedValue[ScheduleCounts]:
+    def _new(self, last: SharedValue[T] | None) -> SharedValue[T]:
         began_s = self._clock()
         found = super()._new(last)
         self._took_s = self._clock() - began_s
         return found
 
-    def _age_s(self, reading: SharedValue[ScheduleCounts]) -> float:
+    def _age_s(self, reading: SharedValue[T]) -> float:
         return super()._age_s(reading) / max(1.0, self._took_s / COUNTING_SHARE)
 
 
@@ -392,4 +456,14 @@ def _is_over(age_ms: int, rows: int, a_second: int) -> bool:
     return not 0 <= age_ms < rows * 1_000 // a_second
 
 
-__all__ = ["HOURS", "SILENT_MS", "DueLoad", "Overview", "OverviewCache", "PacedCounts", "ShardStatus", "read_overview"]
+__all__ = [
+    "HOURS",
+    "SILENT_MS",
+    "DueLoad",
+    "HeldTasks",
+    "Overview",
+    "OverviewCache",
+    "PacedCounts",
+    "ShardStatus",
+    "read_overview",
+]

@@ -25,9 +25,11 @@ from typing import Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.overview import OverviewCache, PacedCounts
+from celery_wheel.overview.ahead import Ahead, read_ahead
 from celery_wheel.requests.asynchronous import interruptible
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.timing import DelayedOperation, Purgatory, Reaper, SystemClock, SystemTimer
 from celery_wheel.values.log import get_logger
 
@@ -194,12 +196,14 @@ class OpenStore:
     checked_s: float = 0.0
     answers: Answers = field(init=False)  #: the requests of this process that wait for answers of this store
     overview: OverviewCache = field(init=False)  #: what this process shows of the store
-    schedule_counts: PacedCounts = field(init=False)
+    schedule_counts: PacedCounts[ScheduleCounts] = field(init=False)
+    ahead: PacedCounts[Ahead] = field(init=False)
 
     def __post_init__(self) -> None:
         self.answers = Answers(self.store.answers)
         self.overview = OverviewCache(self.store, lambda: time.time_ns() // 1_000_000)
         self.schedule_counts = PacedCounts(self.store.browse.schedule_counts)
+        self.ahead = PacedCounts(lambda: read_ahead(self.store, time.time_ns() // 1_000_000))
 
     def is_current(self) -> bool:
         if self.store.is_replaced():

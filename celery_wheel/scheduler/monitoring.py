@@ -4,7 +4,8 @@
 
     live     no job has died, and each makes progress, or hangs in a call while the store or the broker does not answer;
              a process that is not live ends by itself, or has to be restarted
-    ready    live · store and broker answer · the clock is fit · every shard has a holder · held shards are in time
+    ready    live · store and broker answer · the store's disk is not full · the clock is fit · every shard has a live
+             holder · held shards are in time
 
 A healthy standby is ready. A process that is not ready must not be restarted for it: it waits for a store or a broker.
 systemd, for a unit with ``Type=notify``, gets READY=1 when the threads run, whether or not broker and shard are there;
@@ -31,28 +32,34 @@ from celery_wheel.metrics.samples import NotAnswered, PatientCall, ProcessMetric
 from celery_wheel.metrics.server import HttpAnswer, MetricsServer
 from celery_wheel.overview import Overview, OverviewCache, PacedCounts, ShardStatus
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.timing import SystemClock
-from celery_wheel.values.format import format_duration
+from celery_wheel.values.format import format_duration, printable
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import whole_number
 
 logger = get_logger(__name__)
 
 
+#: A store of less free space can write nothing: a commit of SQLite appends its pages to the log first.
+FULL_BYTES = 2**20
+
+
 class Health:
-    """The checks of one process; any thread may call them. ``overview`` reads the state of the store."""
+    """The checks of one process; any thread may call them. ``overview`` and ``size`` read the state of the store."""
 
     def __init__(
         self,
         engines: Callable[[], Sequence[Engine]],
         pool: Pool,
         overview: Callable[[], Overview],
+        size: Callable[[], StoreSize],
         objective_ms: int,
     ) -> None:
         self._engines = engines
         self._pool = pool
         self._objective_ms = objective_ms
-        self._store = PatientCall("the store", overview)
+        self._store = PatientCall("the store", lambda: (overview(), size()))
         self._broker = PatientCall("the broker", self._ask_broker)
 
     def livez(self, accept: str) -> HttpAnswer:
@@ -88,7 +95,13 @@ class Health:
         found, shards = self.not_live(), list[ShardStatus]()
         found += self._silent()
         with suppress(NotAnswered):
-            shards = self._store.result().shards
+            overview, size = self._store.result()
+            shards = overview.shards
+            if size.disk is not None and size.disk.free < FULL_BYTES:
+                found.append(
+                    f"the disk of the store has {size.disk.free:,} bytes left: nothing is accepted or dispatched, and "
+                    "nothing is lost; make room"
+                )
         if any(engine.clock.halted for engine in engines):
             found.append("the clock of this host is too far from the second clock; check its time service")
         held = {engine.shard for engine in engines if engine.held}
@@ -98,6 +111,9 @@ class Health:
                 found.append(f"shard {one.shard} is {late} late, and wheel_objective allows {allowed}")
             elif one.shard not in held and one.holder is None:
                 found.append(f"shard {one.shard} has no holder")
+            elif one.shard not in held and not one.live and one.snapshot_age_ms is not None:
+                seen = format_duration(one.snapshot_age_ms)
+                found.append(f"shard {one.shard} has no live holder: {printable(str(one.holder))} was seen {seen} ago")
         return found
 
     def _ask_broker(self) -> None:
@@ -134,7 +150,7 @@ class Monitoring:
             return next((engine.clock.now_ms() for engine in engines()), SystemClock().now_ms())
 
         overview = OverviewCache(store, now_ms)
-        self.health = health = Health(engines, pool, overview.get, conf.objective_ms)
+        self.health = health = Health(engines, pool, overview.get, store.browse.size, conf.objective_ms)
         counts, objective_ms = PacedCounts(store.browse.schedule_counts), conf.objective_ms
         self._metrics = ProcessMetrics(
             engines,

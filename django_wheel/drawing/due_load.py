@@ -1,32 +1,37 @@
-"""The due load: how many tasks are due in each span of the next minute, hour, day and year, its herds, and its bars.
+"""The due load: how many tasks are due in each span of the next minute, hour, day, and month or year; herds; bars.
 
-Spans begin with the present second, minute, hour and day of UTC. A bar is a link to its tasks; its target is as high as
-the plot. A herd is a span with at least ``HERD`` tasks, ``FAR_ABOVE`` times the mean of the others in its chart, and
-``STEEP`` times each of its neighbours: a load that only declines has none. A herd of a coarser chart that a finer one
-explains is left out: ten thousand tasks of one second are one herd and not four. The drawing is hidden from screen
-readers and is no stop for the keyboard: tables with the same links stand in for it.
+Spans begin with the present second, minute, hour, and day of the current time zone. The last chart has a bar for each
+day where all tasks are due within ``DAYS`` days, and else one for each of 53 weeks: bars of 365 days could not be seen.
+Counts are by the hour of UTC, so a day of a zone that is half an hour off begins up to half an hour late. A bar is a
+link to its tasks; its target is as high as the plot. A herd is a span with at least ``HERD`` tasks, ``FAR_ABOVE`` times
+the mean of the others in its chart, and ``STEEP`` times each of its neighbours: a load that only declines has none. A
+herd of a coarser chart that a finer one explains is left out: ten thousand tasks of one second are one herd and not
+three. The drawing is hidden from screen readers and is no stop for the keyboard: tables with the same links stand in.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, time, timedelta
 from html import escape
 from typing import NamedTuple
 
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 
 from celery_wheel.overview import DueLoad
-from celery_wheel.store.model import DAY_MS, HOUR_MS
+from celery_wheel.overview.ahead import ComingHerd, is_far_above
+from celery_wheel.store.model import HOUR_MS
 from django_wheel.formats import Moments, number
 
 SECOND_MS, MINUTE_MS = 1_000, 60_000
-DAYS = 365
+#: Bars of the chart of days, days of a bar of the chart of weeks, and its bars: a year and a day.
+DAYS, WEEK, WEEKS = 31, 7, 53
 
-#: Tasks of the smallest herd.
-HERD = 100
-FAR_ABOVE, STEEP = 5, 3
+STEEP = 3
 #: More spans of one chart than these are not far above the others.
 HERDS = 3
 
@@ -38,14 +43,17 @@ class DueSpan(NamedTuple):
     from_ms: int
     to_ms: int
     pending: int
+    tasks: tuple[str, ...] = ()  #: of a herd: the most frequent task, and the next one
 
 
 class DueChart(NamedTuple):
-    period: str  #: minute, hour, day or year
-    begins_ms: int
-    width_ms: int
-    size: int
+    period: str  #: minute, hour, day, month or year
+    edges: Sequence[int]  #: the begin of each span, and the end of the last
     spans: list[DueSpan]  #: those that have tasks
+
+    @property
+    def size(self) -> int:
+        return len(self.edges) - 1
 
     @property
     def pending(self) -> int:
@@ -57,52 +65,64 @@ class DueChart(NamedTuple):
 
 
 def due_charts(due: DueLoad, now_ms: int) -> list[DueChart]:
-    """Return the four charts; those of seconds and minutes are empty where the seconds were not counted."""
-    this_hour = now_ms - now_ms % HOUR_MS
-    days = Counter[int]()
-    for spans, from_ms in ((due.hours, this_hour), (due.days, 0)):
-        for begins_ms, pending in spans.items():
-            if begins_ms >= from_ms:
-                days[begins_ms - begins_ms % DAY_MS] += pending
+    """Return the charts of the next minute, hour and day; the first two are empty where no seconds were counted."""
     return [
-        _chart("minute", due.seconds, SECOND_MS, 60, now_ms),
-        _chart("hour", due.minutes, MINUTE_MS, 60, now_ms),
-        _chart("day", due.hours, HOUR_MS, 24, now_ms),
-        _chart("year", days, DAY_MS, DAYS, now_ms),
+        _chart("minute", due.seconds, _even(now_ms, SECOND_MS, 60)),
+        _chart("hour", due.minutes, _even(now_ms, MINUTE_MS, 60)),
+        _chart("day", due.hours, _even(now_ms, HOUR_MS, 24)),
     ]
 
 
-def _chart(period: str, counts: Mapping[int, int], width_ms: int, size: int, now_ms: int) -> DueChart:
+def long_chart(hours: Mapping[int, int], now_ms: int) -> DueChart:
+    """Return the chart of all hours ahead within a year: by the day, or by the week."""
+    days = _days(now_ms, WEEK * WEEKS)
+    last_ms = max((one for one in hours if one < days[-1]), default=0)
+    if last_ms < days[DAYS]:
+        return _chart("month", hours, days[: DAYS + 1])
+    return _chart("year", hours, days[::WEEK])
+
+
+def later_than(chart: DueChart, hours: Mapping[int, int]) -> int:
+    return sum(pending for begin_ms, pending in hours.items() if begin_ms >= chart.edges[-1])
+
+
+def _even(now_ms: int, width_ms: int, size: int) -> list[int]:
     begins_ms = now_ms - now_ms % width_ms
-    spans = [
-        DueSpan(place, from_ms, from_ms + width_ms, counts[from_ms])
-        for place, from_ms in enumerate(range(begins_ms, begins_ms + size * width_ms, width_ms))
-        if counts.get(from_ms)
-    ]
-    return DueChart(period, begins_ms, width_ms, size, spans)
+    return list(range(begins_ms, begins_ms + (size + 1) * width_ms, width_ms))
 
 
-def later_than_charts(due: DueLoad, now_ms: int) -> int:
-    """Return the number of tasks that are due after the year of the charts."""
-    ends_ms = now_ms - now_ms % DAY_MS + DAYS * DAY_MS
-    return sum(pending for begins_ms, pending in due.days.items() if begins_ms >= ends_ms)
+def _days(now_ms: int, count: int) -> list[int]:
+    """Return the begins of so many days of the current time zone, and of the day after, at a full hour of UTC."""
+    zone = get_current_timezone()
+    today = datetime.fromtimestamp(now_ms // 1_000, zone).date()
+    begins = (datetime.combine(today + timedelta(day), time(), zone) for day in range(count + 1))
+    return [-(-round(one.timestamp()) * 1_000 // HOUR_MS) * HOUR_MS for one in begins]
 
 
-def herds(charts: Iterable[DueChart]) -> list[DueSpan]:
-    found: list[DueSpan] = []
+def _chart(period: str, counts: Mapping[int, int], edges: list[int]) -> DueChart:
+    found = Counter[int]()
+    for begin_ms, pending in counts.items():
+        if edges[0] <= begin_ms < edges[-1]:
+            found[bisect_right(edges, begin_ms) - 1] += pending
+    spans = [DueSpan(place, edges[place], edges[place + 1], found[place]) for place in sorted(found)]
+    return DueChart(period, edges, spans)
+
+
+def herds(charts: Iterable[DueChart], coming: Iterable[ComingHerd] = ()) -> list[DueSpan]:
+    """Return the coming herds, which are known with their tasks, and those of the charts, the largest first."""
+    found = [DueSpan(0, one.from_ms, one.to_ms, one.pending, one.tasks) for one in coming]
     for chart in charts:
         counts = {span.place: span.pending for span in chart.spans}
-        total, others = chart.pending, chart.size - 1
         high = [
             span
             for span in chart.spans
-            if (span.place or chart.width_ms == SECOND_MS)  # a finer chart has the first span
-            and span.pending >= max(HERD, FAR_ABOVE * (total - span.pending) / others)
+            if (span.place or chart.period == "minute")  # a finer chart has the first span
+            and is_far_above(span.pending, chart.pending, chart.size)
             and span.pending >= STEEP * max(counts.get(span.place - 1, 0), counts.get(span.place + 1, 0))
         ]
         if len(high) <= HERDS:
             found += [span for span in high if not _is_explained(span, found)]
-    return found
+    return sorted(found, key=lambda span: (-span.pending, span.from_ms))
 
 
 def _is_explained(span: DueSpan, finer: Iterable[DueSpan]) -> bool:
@@ -156,12 +176,13 @@ def _ticks(chart: DueChart, times: Moments) -> Iterator[tuple[float, str]]:
     """Yield place and label of the begin of each quarter; a label has its day where that begins since the last."""
     day = times.date(times.now_ms)
     for quarter in range(4):
-        at_ms = chart.begins_ms + chart.size * quarter // 4 * chart.width_ms
+        place = chart.size * quarter // 4
+        at_ms, at = chart.edges[place], 100 * place / chart.size
         date = times.date(at_ms)
-        if chart.size == DAYS:
-            yield 25 * quarter, date
+        if chart.period in ("month", "year"):
+            yield at, date
         else:
-            yield 25 * quarter, times.clock(at_ms) if date == day else times.moment(at_ms)
+            yield at, times.clock(at_ms) if date == day else times.moment(at_ms)
         day = date
 
 

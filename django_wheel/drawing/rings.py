@@ -110,8 +110,13 @@ def _draw(ring: LevelRing, inner: float, thick: float, times: Moments, link: Due
     return (
         f'<circle class="wheel-track" cx="200" cy="200" r="{middle:g}" stroke-width="{thick:g}"><title>{name}</title>'
         f'</circle><g class="wheel-ring" data-interval="{ring.interval_ms}">{arcs}</g>'
-        f'<text class="wheel-half" x="200" y="{MIDDLE + middle + 4:g}">+{format_duration(ring.interval_ms // 2)}</text>'
     )
+
+
+def describe_turns(rings: Iterable[LevelRing]) -> str:
+    """Return the turns of the rings; texts on the rings would lie on their arcs."""
+    turns = ", ".join(format_duration(ring.interval_ms) for ring in rings)
+    return _("From the inside, a turn is: %(turns)s.") % {"turns": turns}
 
 
 def turns_of(ring: LevelRing, arc: Arc) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from django import template
 from django.template.defaultfilters import filesizeformat, stringfilter
 from django.utils.html import escape, format_html
 from django.utils.safestring import SafeString
+from django.utils.timezone import get_current_timezone_name, localtime
 
 from celery_wheel.values import format as values
 from django_wheel import formats
@@ -49,6 +50,13 @@ def error_text(text: str, may_view_payload: Any) -> str:
 @register.filter
 def gate_label(gate: Any) -> str:
     return formats.gate_label(gate.scope, gate.name)
+
+
+@register.simple_tag
+def zone_name() -> str:
+    """Return the time zone of all times of a page, with its present offset: Europe/Berlin (UTC+01:00)."""
+    offset = f"{localtime():%z}"
+    return f"{get_current_timezone_name()} (UTC{offset[:3]}:{offset[3:5]})"
 
 
 @register.simple_tag

@@ -42,16 +42,18 @@ from django_wheel.drawing.due_load import (
     draw_bars,
     due_charts,
     herds,
-    later_than_charts,
+    later_than,
+    long_chart,
     round_top,
     rows_of,
 )
-from django_wheel.drawing.rings import describe, draw_rings, rings_of
+from django_wheel.drawing.rings import describe, describe_turns, draw_rings, rings_of
 from django_wheel.formats import Moments, gate_label, number
 from django_wheel.project import project_wheel
 from django_wheel.views.audit import AuditLine
 from django_wheel.views.gate import gate_page
 from django_wheel.views.page import READING, PageAdmin, may_operate
+from django_wheel.views.problems import PROBLEMS, Problems, Seen, mark_seen, problems_of, seen_of, since_begin
 from django_wheel.views.query import PageQuery
 from django_wheel.views.results import JOBS, has_results
 
@@ -60,10 +62,11 @@ _PERIODS = {
     "minute": lambda: (_("The next minute"), _("by the second")),
     "hour": lambda: (_("The next hour"), _("by the minute")),
     "day": lambda: (_("The next day"), _("by the hour")),
-    "year": lambda: (_("The next year"), _("by the day of UTC")),
+    "month": lambda: (_("The next month"), _("by the day")),
+    "year": lambda: (_("The next year"), _("by the week")),
 }
 
-#: A year's chart has hundreds of bars, and hardly changes.
+#: The last chart hardly changes.
 YEAR_MS = 10_000
 #: The age from which the seconds are said to be older than the page.
 OLD_MS = 3_000
@@ -84,23 +87,31 @@ class Viewpoint(NamedTuple):
 
 
 class LiveParts:
-    """The rendered parts of the last overview, for each viewpoint. A year is drawn anew every ``YEAR_MS``."""
+    """The rendered parts of the last overview, for each viewpoint. A year is drawn anew every ``YEAR_MS``.
+
+    The problems are rendered for each viewpoint and each ``Seen``: who has seen none shares them with the others.
+    """
 
     def __init__(self) -> None:
         self._of: Overview | None = None
-        self._parts: dict[Viewpoint, dict[str, SafeString]] = {}
+        self._parts: dict[Viewpoint, tuple[dict[str, SafeString], Problems]] = {}
+        self._problems: dict[tuple[Viewpoint, Seen | None], SafeString] = {}
         self._years: dict[Viewpoint, tuple[int, SafeString]] = {}  #: with the time of the overview
 
-    def get(self, wheel: Wheel, overview: Overview, view: Viewpoint) -> dict[str, SafeString]:
+    def get(self, wheel: Wheel, overview: Overview, view: Viewpoint, seen: Seen | None) -> dict[str, SafeString]:
         if self._of is not overview:
-            self._of, self._parts = overview, {}
+            self._of, self._parts, self._problems = overview, {}, {}
             self._years = {view: one for view, one in self._years.items() if overview.read_ms - one[0] < YEAR_MS}
         if view not in self._parts:
             year, screen = self._years.get(view), Screen(wheel, overview, view)
             parts = {name: _part(name, content) for name, content in screen.parts(with_year=year is None)}
             year = self._years[view] = year or (overview.read_ms, parts["year"])
-            self._parts[view] = {**parts, "year": year[1]}
-        return self._parts[view]
+            self._parts[view] = {**parts, "year": year[1]}, screen.problems
+        parts, problems = self._parts[view]
+        if (view, seen) not in self._problems:
+            values = problems.values(seen, Moments(overview.read_ms))
+            self._problems[view, seen] = _part("problems", get_template(PROBLEMS).render(values))
+        return {**parts, "problems": self._problems[view, seen]}
 
 
 def _part(name: str, content: str) -> SafeString:
@@ -128,17 +139,22 @@ class Screen:
         self._wheel, self._overview, self._view = wheel, overview, view
         self._chosen = overview.shards[view.shard]
         self._times, self._links = Moments(now_ms()), Links.of(view.site)
+        self.problems = problems_of(wheel, overview, self._times, self._links)
 
     def parts(self, *, with_year: bool) -> Iterator[tuple[str, str]]:
-        charts = due_charts(self._overview.due, self._times.now_ms)
+        charts, ahead = due_charts(self._overview.due, self._times.now_ms), self._wheel.ahead()
+        long = long_chart(ahead.hours, self._times.now_ms)
         yield self._render("alerts", **self._gates())
-        soon = [(chart.period, _PERIODS[chart.period]()[0], chart.pending) for chart in charts[1:3]]
-        yield self._render("answers", soon=soon, **answers(self._wheel, self._overview, self._times, self._links))
-        for chart in charts if with_year else charts[:-1]:
-            _name, content = self._render("due_chart", **self._due(chart))
-            yield chart.period, content
-        later = later_than_charts(self._overview.due, self._times.now_ms)
-        yield self._render("herds", herds=[self._herd(span) for span in herds(charts)[:LINES]], later=later)
+        soon = [self._soon(chart) for chart in charts[1:]]
+        yield self._render("answers", soon=soon, **answers(self._wheel, self._overview, self._times))
+        yield self._render("changes", changes=changes(self._wheel, self._times))
+        for chart in charts:
+            yield chart.period, self._render("due_chart", **self._due(chart, self._counted_ms(chart)))[1]
+        if with_year:
+            yield "year", self._render("due_chart", **self._due(long, ahead.read_ms))[1]
+        coming = [one for one in ahead.herds if one.to_ms > self._times.now_ms]
+        found = [self._herd(span) for span in herds(charts, coming)[:LINES]]
+        yield self._render("herds", herds=found, later=later_than(long, ahead.hours))
         memory = self._memory()
         yield self._render("rings", **memory)
         yield self._render("internals", **memory)
@@ -150,16 +166,34 @@ class Screen:
 
     def _gates(self) -> dict[str, Any]:
         gates = [
-            (gate, self._times.moment(gate.at_ms), self._times.distance(gate.at_ms), gate_label(gate.scope, gate.name))
+            {
+                "gate": gate,
+                "since": self._times.moment(gate.at_ms),
+                "ago": self._times.distance(gate.at_ms),
+                "label": gate_label(gate.scope, gate.name),
+                "held": self._overview.held_by(gate),
+            }
             for gate in self._overview.gates[:LINES]
         ]
         return {"gates": gates, "more_gates": len(self._overview.gates) - len(gates)}
 
-    def _due(self, chart: DueChart) -> dict[str, Any]:
+    def _counted_ms(self, chart: DueChart) -> int:
+        """Return the instant at which the tasks of a chart were counted; 0: they were not."""
+        return self._overview.read_ms if chart.period == "day" else self._overview.due.seconds_ms
+
+    def _soon(self, chart: DueChart) -> dict[str, Any]:
+        """Return a number whose window is named, since its link leads to exactly those tasks."""
+        begin_ms, end_ms = chart.edges[0], chart.edges[-1]
+        return {
+            "title": _PERIODS[chart.period]()[0],
+            "until": self._times.moment(end_ms),
+            "pending": chart.pending if self._counted_ms(chart) else None,
+            "link": self._links.due().of(begin_ms, end_ms),
+        }
+
+    def _due(self, chart: DueChart, counted_ms: int) -> dict[str, Any]:
         times, link = self._times, self._links.due()
         title, by = _PERIODS[chart.period]()
-        of_seconds = chart.period in ("minute", "hour")
-        counted_ms = self._overview.due.seconds_ms if of_seconds else self._overview.read_ms
         return {
             "chart": chart,
             "title": title,
@@ -170,10 +204,15 @@ class Screen:
             "rows": rows_of(chart, times, link) if self._view.tables else (),
         }
 
-    def _herd(self, span: DueSpan) -> tuple[int, str, str, str]:
+    def _herd(self, span: DueSpan) -> dict[str, Any]:
         when = span.from_ms, span.to_ms
-        ahead = self._times.distance(max(span.from_ms, self._times.now_ms))
-        return span.pending, self._times.span(*when), self._links.due().of(*when), ahead
+        return {
+            "pending": span.pending,
+            "time": self._times.span(*when),
+            "link": self._links.due().of(*when),
+            "ahead": self._times.distance(max(span.from_ms, self._times.now_ms)),
+            "tasks": span.tasks,
+        }
 
     def _memory(self) -> dict[str, Any]:
         chosen, times, link = self._chosen, self._times, self._links.due(self._chosen.shard)
@@ -189,6 +228,7 @@ class Screen:
         rates = self._wheel.conf.rate_limits
         return {
             "drawing": draw_rings(rings, (chosen.snapshot or {}).get("window_count", 0), times, link),
+            "turns": describe_turns(rings) if rings else "",
             "levels": [(ring, describe(ring)) for ring in levels],
             "arcs": arcs,
             "lanes": [lane_row(one, chosen, rates, times) for one in chosen.lanes[:LINES]],
@@ -219,35 +259,30 @@ class Links(NamedTuple):
         return DueLink(escape(self.pending), "" if shard is None else f"&amp;shard={shard}")
 
 
-class Problem(NamedTuple):
-    label: str
-    total: int
-    link: str = ""
-
-
-def answers(wheel: Wheel, overview: Overview, times: Moments, links: Links) -> dict[str, Any]:
+def answers(wheel: Wheel, overview: Overview, times: Moments) -> dict[str, Any]:
     snapshots = [one.snapshot for one in overview.shards if one.snapshot]
-    problems = list(_problems(wheel, snapshots, links))
-    minutes = minutes_of(snapshots, times.now_ms)
-    next_due_ms = min((one.next_due_ms for one in overview.shards if one.next_due_ms is not None), default=None)
+    minutes, held = minutes_of(snapshots, times.now_ms), overview.held_back
     return {
         **_alive(overview, times),
         **_late(wheel, overview, minutes),
         **_throughput(minutes, times),
         "overview": overview,
-        "next_in": times.distance(next_due_ms),
-        "next_due": times.moment(next_due_ms),
+        "next_in": times.distance(overview.next_free_ms),
+        "next_due": "" if overview.next_free_ms is None else times.moment(overview.next_free_ms),
+        "held": held,
+        "held_since": times.distance(held.first_ms),
         # beyond the horizon: in the store only
         "beyond": sum(max(0, one.pending - (one.snapshot or {}).get("window_count", 0)) for one in overview.shards),
         "totals": {name: sum(one.get(name, 0) for one in snapshots) for name in ("accepted", "dispatched")},
-        "problems": problems,
-        "wrong": sum(one.total for one in problems),
-        "since": _since(snapshots, times),
-        "changes": [
-            (line.request.actor, line.summary, times.distance(line.request.at_ms))
-            for line in map(AuditLine, wheel.audit(limit=CHANGES, origin=PEOPLE).items)
-        ],
+        "since": since_begin(snapshots, times),
     }
+
+
+def changes(wheel: Wheel, times: Moments) -> list[tuple[str, str, str]]:
+    return [
+        (line.request.actor, line.summary, times.distance(line.request.at_ms))
+        for line in map(AuditLine, wheel.audit(limit=CHANGES, origin=PEOPLE).items)
+    ]
 
 
 def _alive(overview: Overview, times: Moments) -> dict[str, Any]:
@@ -305,30 +340,6 @@ def _rate(value: float | None) -> str:
     return _("%(number)s/s") % {"number": number(round(value)) if value >= 10 else number_format(value, 1)}
 
 
-def _problems(wheel: Wheel, snapshots: list[dict[str, Any]], links: Links) -> Iterator[Problem]:
-    def count(name: str) -> int:
-        return sum(one.get(name, 0) for one in snapshots)
-
-    yield Problem(_("Rejected"), count("rejected"), links.rejected)
-    yield Problem(_("Expired"), count("expired"), f"{links.rejected}?kind=expired")
-    yield Problem(_("Errors of the store"), count("store_errors"))
-    yield Problem(_("Errors of the broker"), count("broker_errors"))
-    yield Problem(_("Rollbacks of the broker"), count("rollbacks") + count("emptied"))
-    yield Problem(_("Messages that the store lost"), count("store_lost"))
-    yield Problem(_("Guard trips"), count("guard_trips"))
-    schedules = wheel.schedule_counts()
-    yield Problem(_("Broken schedules, now"), schedules.broken, f"{links.schedules}?state=broken")
-    yield Problem(_("Failing schedules, now"), schedules.failing, f"{links.schedules}?state=active")
-
-
-def _since(snapshots: list[dict[str, Any]], times: Moments) -> str:
-    began = [one["began_ms"] for one in snapshots if one.get("began_ms")]
-    if not began:
-        return _("since this holder began")
-    text = _("since this holder began, %(time)s") if len(began) == 1 else _("since the holders began, first %(time)s")
-    return text % {"time": times.moment(min(began))}
-
-
 class LaneLine(NamedTuple):
     name: str
     state: str
@@ -378,6 +389,7 @@ class WheelAdmin(PageAdmin):
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
             path("live/", self.guarded(self.live), name=f"{name}_live"),
+            path("seen/", self.guarded(mark_seen, methods=("POST",)), name=f"{name}_seen"),
             path("gate/", self.for_operators(partial(gate_page, self), (*READING, "POST")), name=f"{name}_gate"),
         ]
 
@@ -404,4 +416,7 @@ class WheelAdmin(PageAdmin):
             zone=timezone.get_current_timezone_name(),
         )
         link = query.link(tables=None if tables else 1)
-        return {"parts": self.live_parts.get(wheel, overview, view), "tables": tables, "tables_link": link}
+        parts = self.live_parts.get(wheel, overview, view, seen_of(request, wheel.store.uuid))
+        reloads = query.text("reload") != "0"
+        reload_link = query.link(reload=0 if reloads else None)
+        return {"parts": parts, "tables": tables, "tables_link": link, "reloads": reloads, "reload_link": reload_link}

@@ -1,13 +1,16 @@
 """Settings of the example project; every default suits ``make demo``.
 
 From the environment: ``RUN_DIR`` (all files of a run), ``BROKER_URL``, ``DATABASE_URL`` (what the
-wheel keeps), ``DATABASE_PATH`` (what Django keeps), ``SECRET_KEY``, ``WHEEL_METRICS`` (address of metrics and health).
+wheel keeps), ``DATABASE_PATH`` or ``DJANGO_DATABASE_URL`` (what Django keeps: a file, or a database of PostgreSQL),
+``SECRET_KEY``, ``ALLOWED_HOSTS`` (with commas between), ``WHEEL_METRICS`` (address of metrics and health).
 """
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from django.core.management.utils import get_random_secret_key
+from sqlalchemy import make_url
 
 PROJECT = Path(__file__).resolve().parent.parent
 RUN_DIR = Path(os.environ.get("RUN_DIR") or PROJECT.parent / ".run" / "demo").resolve()
@@ -24,7 +27,7 @@ def _broker_url() -> str:
 
 SECRET_KEY = os.environ.get("SECRET_KEY") or get_random_secret_key()
 DEBUG = False
-ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+ALLOWED_HOSTS = ["127.0.0.1", "localhost", *filter(None, os.environ.get("ALLOWED_HOSTS", "").split(","))]
 ROOT_URLCONF = "config.urls"
 INSTALLED_APPS = [
     "flights",
@@ -38,6 +41,8 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    # The image has it: gunicorn serves no static files, and the demo's server does.
+    *(["whitenoise.middleware.WhiteNoiseMiddleware"] if find_spec("whitenoise") else []),
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -59,15 +64,21 @@ TEMPLATES = [
     }
 ]
 STATIC_URL = "static/"
+WHITENOISE_USE_FINDERS = True
 USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-DATABASES = {
-    "default": {
+if _django := os.environ.get("DJANGO_DATABASE_URL"):
+    _url = make_url(_django)
+    _database = {
+        **{"ENGINE": "django.db.backends.postgresql", "NAME": _url.database, "HOST": _url.host or ""},
+        **{"PORT": _url.port or "", "USER": _url.username or "", "PASSWORD": _url.password or ""},
+    }
+else:
+    _database = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("DATABASE_PATH") or RUN_DIR / "flights.sqlite3",
-        "CONN_MAX_AGE": None,  # a worker keeps its connection instead of opening one for each task
         "OPTIONS": {
             # Several worker processes write here: a writer waits for its turn instead of failing.
             "timeout": 20,
@@ -75,7 +86,8 @@ DATABASES = {
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL",
         },
     }
-}
+# A worker keeps its connection instead of opening one for each task.
+DATABASES = {"default": {**_database, "CONN_MAX_AGE": None}}
 
 CELERY_BROKER_URL = _broker_url()
 CELERY_BEAT_SCHEDULER = "wheel"  # the other line that differs

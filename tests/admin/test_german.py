@@ -14,10 +14,14 @@ import polib
 import pytest
 from django.utils.translation.template import templatize
 
+from celery_wheel.recurring import words
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate
+from django_wheel.recurrence_texts import RECURRENCE_TEXTS
 from tests.admin.conftest import ADMIN, MakeClient, renew, tallied, text_of
+from tests.admin.test_schedules import definition
 from tests.admin.test_translations import Texts, content
 from tests.kit.holder import NOW, Holder, place
+from tests.kit.schedules import create
 
 PACKAGE = Path(__file__).parents[2] / "django_wheel"
 CATALOG = PACKAGE / "locale/de/LC_MESSAGES/django.po"
@@ -105,6 +109,57 @@ def test_the_compiled_catalog_is_that_of_the_text() -> None:
     assert compiled.metadata["Plural-Forms"] == "nplurals=2; plural=(n != 1);"
 
 
+def texts_of_recurrences() -> set[str]:
+    """Return the texts of ``recurring.words``: all that it says by ``say``, and its tables."""
+    said = {
+        string.value
+        for node in ast.walk(ast.parse(Path(words.__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "say"
+        for string in ast.walk(node.args[0])
+        if isinstance(string, ast.Constant) and isinstance(string.value, str) and string.value != "_"
+    }
+    tables = {*words._EVENTS.values(), *words._ORDINALS.values(), *words._WEEKDAYS, *words._MONTHS}
+    return said | tables | {one for both in words._EVERY.values() for one in both}
+
+
+def test_the_translators_have_each_text_of_a_recurrence_and_no_other() -> None:
+    assert texts_of_recurrences() == set(RECURRENCE_TEXTS)
+
+
+_RULE = "DTSTART:20260105T090000\nRRULE:"
+#: Spec → its words in German.
+RECURRENCES = [
+    ({"kind": "interval", "every_ms": 300_000}, "alle 5 min"),
+    ({"kind": "crontab", "minute": "*/5"}, "alle 5 Minuten"),
+    ({"kind": "crontab", "minute": "0"}, "jede Stunde"),
+    ({"kind": "crontab", "minute": "30", "hour": "9", "day_of_week": "1-5"}, "um 09:30 jeweils Montag bis Freitag"),
+    ({"kind": "crontab", "minute": "0", "hour": "3", "day_of_month": "1,15"}, "um 03:00 an Tag 1, 15 des Monats"),
+    ({"kind": "crontab", "minute": "0", "hour": "3", "month_of_year": "3"}, "um 03:00 im März"),
+    ({"kind": "rrule", "text": f"{_RULE}FREQ=MONTHLY;BYDAY=-1FR"}, "jeden Monat am letzten Freitag um 09:00"),
+    ({"kind": "solar", "event": "sunset", "latitude": 48.1, "longitude": 11.6}, "Sonnenuntergang bei 48.1, 11.6"),
+]
+
+
+@pytest.mark.usefixtures("still")
+def test_no_recurrence_in_german_has_an_english_word(
+    client_of: MakeClient, holder: Holder, settings: Any, catalog: dict[Text, polib.POEntry]
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    for number, (spec, _german) in enumerate(RECURRENCES):
+        create(holder, f"plan-{number}", definition=definition(recurrence={"spec": spec}))
+    page = text_of(client_of("operator").get(f"{ADMIN}/schedule/"))
+    assert [german for _, german in RECURRENCES if german not in page] == []
+    parser = Texts()
+    parser.feed(content(page))
+    assert words_of(parser.text, *parser.values) & english_of(catalog) == set()
+
+
+def english_of(catalog: dict[Text, polib.POEntry]) -> set[str]:
+    """Return the words that only the English texts have."""
+    english = words_of(*(one.msgid + " " + one.msgid_plural for one in catalog.values()))
+    return english - words_of(*(word for one in catalog.values() for word in of_msgid(one)))
+
+
 def words_of(*texts: str) -> set[str]:
     return {word for one in texts for word in re.findall(r"(?<![\w.%(-])[^\W\d_]{2,}(?![\w.-])", one)}
 
@@ -123,9 +178,7 @@ def test_pages_in_german_have_no_english_left(
     holder.settle(ORIGIN, place(late), at_ms=NOW - 40_000)
     holder.apply(gates=[Gate("queue", "mail", "paused", 0, "", "root", NOW - 90_000)])
     renew(holder)
-    # A word that only the English texts have was left in English.
-    english = words_of(*(one.msgid + " " + one.msgid_plural for one in catalog.values()))
-    english -= words_of(*(word for one in catalog.values() for word in of_msgid(one)))
+    english = english_of(catalog)
     for address, phrases in {
         "wheel/": ("Pausiert: Queue mail", "seit 08:58:30 (vor 1 min), durch root", "1.234 versandt", "im Speicher"),
         "pending/": ("Fällig ab", "Stornieren", "Jetzt ausführen"),

@@ -38,7 +38,8 @@ def test_the_wheel_page_names_the_pauses_and_counts_no_paused_task_as_late(viewe
     holder.apply(gates=[Gate("all", "", "paused", 0, "<b>provider</b>", "root on vm", NOW - 90_000)])
     text = shown(viewer, f"{ADMIN}/wheel/")
     banner = text.split('<ul class="wheel-banner">')[1].split("</ul>")[0]
-    assert "<strong>Paused: everything</strong> since 08:58:30 (1 min ago), by root on vm: &lt;b&gt;provider" in banner
+    assert "<strong>Paused: everything</strong> since 08:58:30 (1 min ago), by root on vm, " in banner
+    assert "holds back 1 due task: &lt;b&gt;provider" in banner
     assert 'id="wheel-behind">no<' in text
 
 
@@ -396,7 +397,7 @@ def test_a_poll_sends_the_parts_that_differ_from_those_of_the_page(viewer: Clien
     renew(holder)
     viewer.get(WHEEL)
     versions = re.findall(r'data-version="(\w+)"', shown(viewer, WHEEL))
-    assert len(set(versions)) == 9
+    assert len(set(versions)) == 11
     assert viewer.get(f"{WHEEL}live/?have={'.'.join(versions)}").content == b""
     tallied(holder, NOW + HOUR_MS)
     changed = shown(viewer, f"{WHEEL}live/?have={'.'.join(versions)}")

@@ -30,6 +30,9 @@ def patterns(resolver: Any = None, prefix: str = "/") -> Iterator[str]:
 ADDRESSES = [one for one in patterns() if "/django_wheel/" in one]
 
 
+#: Addresses that keep something in the session of every viewer.
+MARKING = {f"{ADMIN}/wheel/seen/": ("POST",)}
+
 #: Addresses that act, and their methods; all other addresses only read.
 ACTING = {
     f"{ADMIN}/pending/act/": ("POST",),
@@ -43,6 +46,7 @@ ACTING = {
 }
 #: The status of an action without a verb, of a page without a name, and without an action that goes on.
 INCOMPLETE = {
+    (f"{ADMIN}/wheel/seen/", "POST"): 400,
     (f"{ADMIN}/pending/act/", "POST"): 400,
     **{(f"{ADMIN}/pending/bulk/", method): 302 for method in ("GET", "HEAD", "POST")},
     (f"{ADMIN}/schedule/act/", "POST"): 400,
@@ -67,7 +71,7 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 25
+    assert len(ADDRESSES) == 26
     assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.views.lists"}
 
@@ -81,7 +85,7 @@ def test_every_address_allows_only_its_methods_and_users(
     client_of: MakeClient, store: SqlStore, row: int, address: str, kind: str, status: int
 ) -> None:
     client, before = client_of(kind), contents(store)
-    methods = ACTING.get(address, ("GET", "HEAD"))
+    methods = ACTING.get(address) or MARKING.get(address, ("GET", "HEAD"))
     for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
         response = client.generic(method, address.replace("<int:timer_id>", str(row)), "x=1")
         wanted = status

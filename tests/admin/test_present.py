@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from celery_wheel.engine.stats import SPAN_MS, Recent
 from celery_wheel.overview import HOURS, DueLoad, due_load
+from celery_wheel.overview.ahead import ComingHerd
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.ports.pages import OverviewRows
 from celery_wheel.timing import TimingWheel
@@ -167,38 +168,67 @@ def test_an_arc_has_the_due_times_of_its_buckets(tick_ms: int, size: int, start_
             assert all(arc.from_ms <= due[int(str(n))] < arc.to_ms for n in bucket.timer_ids())
 
 
-def load_of(due: list[tuple[int, int]], now: int) -> DueLoad:
-    """Return the load of (hour from NOW on, tasks)."""
+def load_of(due: list[tuple[int, int]], now: int) -> tuple[DueLoad, dict[int, int]]:
+    """Return the load of (hour from NOW on, tasks), and the hours ahead."""
     hours, days = Counter[int](), Counter[int]()
     for hour, count in due:
         hours[NOW // HOUR_MS + hour] += count
         days[(NOW + hour * HOUR_MS) // DAY_MS] += count
     near = {hour: count for hour, count in hours.items() if hour < now // HOUR_MS + HOURS}
-    return due_load(OverviewRows([], [], [], {}, {}, near, days, None, {}), now, None)
+    ahead = {hour * HOUR_MS: count for hour, count in hours.items() if hour >= now // HOUR_MS}
+    return due_load(OverviewRows([], [], [], {}, {}, near, days, None, {}), now, None), ahead
 
 
 @given(st.lists(st.tuples(st.integers(-100, 24 * 400), st.integers(1, 50)), max_size=30), st.integers(0, HOUR_MS - 1))
 def test_the_charts_count_every_due_task_once(due: list[tuple[int, int]], into_ms: int) -> None:
     now = NOW + into_ms
-    load = load_of(due, now)
-    _minute, _hour, day, year = drawing.due_charts(load, now)
+    load, ahead = load_of(due, now)
+    _minute, _hour, day = drawing.due_charts(load, now)
+    long = drawing.long_chart(ahead, now)
     overdue = sum(count for hour, count in due if hour < 0)
-    assert year.pending + drawing.later_than_charts(load, now) + overdue == sum(count for _, count in due)
-    for span in [*day.spans, *year.spans]:
+    assert long.pending + drawing.later_than(long, ahead) + overdue == sum(count for _, count in due)
+    for span in [*day.spans, *long.spans]:
         inside = [count for hour, count in due if hour >= 0 and span.from_ms <= NOW + hour * HOUR_MS < span.to_ms]
         assert span.pending == sum(inside)
 
 
+@pytest.mark.parametrize("days", [1, 30, 32, 300])
+def test_every_bar_of_the_last_chart_can_be_seen(days: int) -> None:
+    """365 bars were a pixel wide: two tasks of a year could not be seen."""
+    chart = drawing.long_chart({NOW: 1, NOW + days * DAY_MS: 1}, NOW)
+    assert (chart.period, chart.size) == (("month", 31) if days <= 30 else ("year", 53))
+    assert [span.pending for span in chart.spans] in ([1, 1], [2])
+
+
+@pytest.mark.parametrize(
+    ("zone", "first", "second"),
+    [
+        ("Europe/Berlin", "2027-03-28", "2027-03-29"),  # the clocks are put forward: a day of 23 hours
+        ("Asia/Tokyo", "2027-03-28", "2027-03-29"),
+        ("Asia/Kolkata", "2027-03-28 00:30 - 2027-03-29 00:30", "2027-03-29 00:30 - 2027-03-30 00:30"),
+    ],
+)
+def test_bars_of_days_are_days_of_the_current_zone(zone: str, first: str, second: str) -> None:
+    now = 1_806_224_400_000 - 30 * 60_000  # noon of 2027-03-28 in Tokyo
+    with override_settings(TIME_ZONE=zone):
+        chart = drawing.long_chart({now - now % HOUR_MS + hour * HOUR_MS: 1 for hour in range(72)}, now)
+        times = Moments(now)
+        shown = [times.span(span.from_ms, span.to_ms) for span in chart.spans]
+        assert shown[:2] == [first, second]
+
+
 def test_a_herd_is_named_once_by_its_finest_span() -> None:
-    herd_ms = NOW + 1_800_000
+    herd_ms, far_ms = NOW + 1_800_000, NOW + 30 * HOUR_MS
     load = DueLoad({herd_ms: 900, NOW + 5_000: 3}, NOW, {NOW: 905, NOW + HOUR_MS: 20}, {NOW + 3 * DAY_MS: 5_000}, NOW)
-    found = [(one.from_ms, one.pending) for one in drawing.herds(drawing.due_charts(load, NOW))]
-    assert found == [(herd_ms, 900), (NOW - NOW % DAY_MS + 3 * DAY_MS, 5_000)]
+    coming = [ComingHerd(far_ms, far_ms + 1_000, 20_000, ("shop.herd",)), ComingHerd(herd_ms, herd_ms + 1_000, 900, ())]
+    found = [(one.from_ms, one.pending, one.tasks) for one in drawing.herds(drawing.due_charts(load, NOW), coming)]
+    assert found == [(far_ms, 20_000, ("shop.herd",)), (herd_ms, 900, ())]
+    assert [one.from_ms for one in drawing.herds(drawing.due_charts(load, NOW))] == [herd_ms]
 
 
 def test_an_even_load_has_no_herd() -> None:
     load = DueLoad({}, 0, {NOW + hour * HOUR_MS: 4_000 + hour for hour in range(48)}, {}, NOW)
-    assert drawing.herds(drawing.due_charts(load, NOW)[:3]) == []
+    assert drawing.herds(drawing.due_charts(load, NOW)) == []
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_the_next_instants_are_in_both_zones_with_the_days_of_a_clock_change(vie
     ]
     assert len(lines) == 20
     assert "times that occur twice run twice" in page
+    assert '<span class="wheel-in-zone">America/New_York</span>' in page
 
 
 @freeze_time("2026-11-26T12:00:00Z")

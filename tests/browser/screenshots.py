@@ -172,6 +172,11 @@ class Shop:
         gate = Gate("queue", "mail", "paused", 0, "the provider limits us until Monday", "ann", now - 4 * MINUTE_MS)
         offset = Position(now - 4 * MINUTE_MS, 0)
         self._holder.apply(audits=audits, gates=[gate], lanes=[LaneState(1, offset, offset, "mail", scope="queue")])
+        self._accept([self._row(now - n * 6_000, now - HOUR_MS, lane=1, queue="mail") for n in range(1, 38)])
+        refused = self._row(now + HOUR_MS, now - HOUR_MS)
+        self._accept([refused])
+        rejected = self._holder.outcome(refused.id, "rejected", now - 2 * HOUR_MS)
+        self._holder.apply(moves=[self._holder.stop(refused)], outcomes=[rejected], tally={hour_of(refused): -1})
 
     @contextmanager
     def alive(self) -> Iterator[None]:

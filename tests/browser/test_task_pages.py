@@ -17,6 +17,16 @@ PAGES = ["pending/", "history/", "rejected/", "settlement/", "lateness/", "laten
 #: Returns the tables that are wider than their page.
 CUT_OFF = """[...document.querySelectorAll('.wheel-rows')]
     .filter((one) => one.scrollWidth > one.parentNode.clientWidth).map((one) => one.id)"""
+#: Returns the labels of plots and rings that lie on a bar, a point or an arc.
+COVERED = """[...document.querySelectorAll('svg')].flatMap((plot) => {
+  const marks = [...plot.querySelectorAll('a rect:not(.wheel-target), a circle, .wheel-ring path, rect.wheel-bar')]
+    .map((one) => one.getBoundingClientRect());
+  return [...plot.querySelectorAll('text')].filter((label) => {
+    const own = label.getBoundingClientRect();
+    const beside = (one) => own.right <= one.left || one.right <= own.left;
+    return !marks.every((one) => beside(one) || own.bottom <= one.top || one.bottom <= own.top);
+  }).map((label) => label.textContent);
+})"""
 #: Pages that only the test of their width opens.
 MORE_PAGES = ["wheel/", "wheel/gate/", "shard/", "schedule/", "schedule/edit/"]
 #: The longest name that a page of results shows whole.
@@ -77,6 +87,15 @@ def test_a_point_of_the_lateness_chart_leads_to_its_task(page: Page) -> None:
     assert len(labels) >= 2
     points.last.click()
     expect(page).to_have_url(re.compile(r"/pending/\d+/$"))
+
+
+@pytest.mark.parametrize("address", ["wheel/", "history/"])
+def test_no_label_lies_on_a_bar_or_a_point(visit: Visit, address: str) -> None:
+    for screen in (NARROW, 1280):
+        page = visit(viewport={"width": screen, "height": 800})
+        open_page(page, f"{ADMIN}/{address}")
+        expect(page.locator("svg a").first).to_be_attached()
+        assert page.evaluate(COVERED) == []
 
 
 def test_the_newest_hour_of_the_heat_map_is_in_view_on_every_screen(visit: Visit) -> None:

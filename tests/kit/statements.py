@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from celery_wheel.store.sql.browse import overview
+from celery_wheel.store.sql.browse import herds, overview
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.dispatch import DispatchStatements
@@ -31,11 +31,14 @@ OVERVIEW: dict[str, Any] = {
     "overview.shards": overview.SHARDS,
     "overview.lanes": overview.LANES,
     "overview.counts": overview.counts(with_seconds=True, with_names=True),
+    "herds.hours": herds.HOURS,
+    "herds.fullest": herds.FULLEST,
+    "herds.names": herds.NAMES,
 }
 
 
 def prepared(store: SqlStore, name: str) -> Prepared:
-    """Return a statement by its name, like ``"dispatch.count"``; those of the overview are made where they run."""
+    """Return a statement by its name, like ``"dispatch.count"``; those of OVERVIEW are made where they run."""
     if name in OVERVIEW:
         return store.database.statements(OVERVIEW[name])
     feature, _, statement = name.partition(".")

@@ -24,13 +24,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from celery_wheel.errors import SettingError
 from celery_wheel.operations.doctor import broker, schedules, settings, shards, store
-from celery_wheel.operations.doctor.installation import Finding, Grade, Installation, split_remedy
+from celery_wheel.operations.doctor.installation import Finding, Grade, Installation, note, split_remedy
 
 __all__ = ["CHECKS", "Finding", "Grade", "Installation", "examine", "split_remedy"]
 
-CHECKS: tuple[Callable[[Installation], Iterator[Finding]], ...] = (
+Check = Callable[[Installation], Iterator[Finding]]
+
+CHECKS: tuple[Check, ...] = (
     settings.check,
+    settings.check_app,
+    settings.check_reports,
+    settings.check_queues,
+    settings.destinations,
+    settings.check_visibility,
     store.check,
     broker.check,
     shards.check_clocks,
@@ -41,9 +49,18 @@ CHECKS: tuple[Callable[[Installation], Iterator[Finding]], ...] = (
 
 
 def examine(app: Any) -> Iterator[list[Finding]]:
-    """Yield the findings of each check in turn. With wrong settings no other check can run."""
+    """Yield the findings of each check in turn. A check that a wrong setting ends says so, and hides no other."""
     with Installation(app) as site:
+        is_wrong = any(site.conf.problems())
         for check in CHECKS:
-            yield [one.spelled(site.conf) for one in check(site)]
-            if check is settings.check and any(site.conf.problems()):
-                return
+            yield [one.spelled(site.conf) for one in _findings(check, site, is_wrong)]
+
+
+def _findings(check: Check, site: Installation, is_wrong: bool) -> Iterator[Finding]:
+    try:
+        yield from check(site)
+    except SettingError as problem:
+        if not is_wrong:
+            raise
+        about = check.__module__.rpartition(".")[2]
+        yield note(about, f"not all was checked: {problem}", "Correct the settings, and run doctor again.")

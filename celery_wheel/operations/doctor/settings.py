@@ -21,20 +21,23 @@ MANUAL = 'The page "Settings" of the documentation has a table of them.'
 
 
 def check(site: Installation) -> Iterator[Finding]:
-    problems = [str(problem) for problem in site.conf.problems()]
-    for problem in problems:
-        yield error("settings", problem, f"Correct it. {MANUAL}")
-    if problems:
-        return
-    yield from ignored(site.conf) or [ok("settings", "all values are valid")]
-    yield from _installed(site)
+    problems = [error("settings", str(one), f"Correct it. {MANUAL}") for one in site.conf.problems()]
+    yield from problems + ignored(site.conf) or [ok("settings", "all values are valid")]
+
+
+def check_reports(site: Installation) -> Iterator[Finding]:
     yield from reports(site.app, site.conf)
+
+
+def check_queues(site: Installation) -> Iterator[Finding]:
     yield from queues(site.app, site.conf) or [ok("task_queues", "no worker consumes a wheel queue")]
-    yield from destinations(site)
+
+
+def check_visibility(site: Installation) -> Iterator[Finding]:
     yield from visibility(site.app, site.conf) or [ok("visibility", "no delay beyond the timeout is left to workers")]
 
 
-def _installed(site: Installation) -> Iterator[Finding]:
+def check_app(site: Installation) -> Iterator[Finding]:
     if not isinstance(site.app, WheelApp):
         yield warning(
             "app",

@@ -37,13 +37,18 @@ def _held(one: ShardStatus) -> Finding:
     if one.live:
         heard = f"last seen {format_duration(one.snapshot_age_ms)} ago"
         return ok(about, f"held by {one.holder} (epoch {one.epoch}, {heard}); {one.pending:,} pending")
+    remedy = START
     if one.snapshot_age_ms is None:
         heard = "no scheduler has ever held it"
     elif one.holder is None:
         heard = f"its last holder released it {format_duration(one.snapshot_age_ms)} ago"
     else:
         heard = f"its holder {one.holder} was last seen {format_duration(one.snapshot_age_ms)} ago"
-    return error(about, f"{heard}: nothing is dispatched; {one.pending:,} pending", START)
+        remedy = (
+            "If it runs, its log and its page /readyz say why it does not hold the shard; if not: "
+            + "start one: celery -A proj beat -S wheel"
+        )
+    return error(about, f"{heard}: nothing is dispatched; {one.pending:,} pending", remedy)
 
 
 def _paused(site: Installation) -> Iterator[Finding]:

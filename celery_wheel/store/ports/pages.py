@@ -270,6 +270,10 @@ class ShardHead(NamedTuple):
     inbox: int  #: messages and requests in the first thousand items of its inbox
 
 
+#: Overdue rows of a lane, and items of an inbox, that are counted.
+COUNTED = 1_000
+
+
 class LaneHead(NamedTuple):
     """An open lane."""
 
@@ -277,6 +281,16 @@ class LaneHead(NamedTuple):
     state: LaneState
     next_due_ms: int | None  #: of its first pending row
     overdue: int  #: pending rows that are due; at most a thousand are counted
+
+
+#: Most rows of an hour that are counted by the second: 60 ms on SQLite, by the index alone.
+HOUR_ROWS = 200_000
+
+
+class FullSecond(NamedTuple):
+    from_ms: int
+    pending: int
+    tasks: list[str]  #: the most frequent task, and the next one; of the first two thousand rows
 
 
 class Disk(NamedTuple):
@@ -303,5 +317,5 @@ class OverviewRows(NamedTuple):
     names: dict[tuple[str, str], int] | None  #: by queue and task; None where they were not asked for
     hours: dict[int, int]  #: all hours up to the end of the second day from now
     days: dict[int, int]
-    seconds: dict[int, int] | None  #: of the next hour; None where they were not asked for
+    seconds: dict[int, int] | None  #: of the next 61 minutes; None where they were not asked for
     schedulers: dict[str, int]  #: name → its last sign of life

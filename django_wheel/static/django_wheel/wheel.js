@@ -39,7 +39,7 @@
   function pauseReason() {
     if (pause.getAttribute("aria-pressed") === "true") return "paused";
     if (live.querySelector(":focus-visible")) return "keyboard";
-    if (live.querySelector("a:hover")) return "pointer";
+    if (live.querySelector("a:hover, button:hover")) return "pointer";
     const selection = document.getSelection();
     if (selection && !selection.isCollapsed && live.contains(selection.anchorNode)) return "selection";
     return document.hidden ? "hidden" : null;

@@ -108,11 +108,13 @@ def test_the_doctor_names_what_is_wrong_and_what_to_do(filled: Commands, stack: 
     assert {"settings", "store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}
 
 
-def test_one_finding_is_counted_as_one(filled: Commands, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(stack.app.conf, "wheel_shards", 0)
-    found = filled("doctor")
-    assert found.exit_code == 1
-    assert found.output.endswith("\n1 finding: 1 error, 0 warnings\n")
+def test_a_wrong_setting_hides_no_other_finding(
+    filled: Commands, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(stack.app.conf, "wheel_objective", 0)
+    found = filled.json("doctor", code=1)
+    assert [one["about"] for one in found["findings"] if one["grade"] == "error"] == ["settings"]
+    assert {"store", "broker", "clock", "shard 0", "queue 0"} <= {one["about"] for one in found["findings"]}
 
 
 def test_a_load_that_was_left_open_is_reported_and_can_be_aborted(filled: Commands, stack: Stack) -> None:

@@ -147,12 +147,12 @@ def values(well: str, faulty: str) -> str:
     return " ".join([before, *steps, f"{last}x2000"])
 
 
-def input_series(changes: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def input_series(changes: Mapping[str, str], job: str = "celery-wheel") -> Iterator[dict[str, str]]:
     for series in {**WELL, **changes}:
         name, labels = series[:-1].split("{")
         well = WELL.get(series, "")
         text = values(well, changes[series]) if series in changes else f"{well}x3000"
-        yield {"series": f'{name}{{job="celery-wheel",{labels}}}', "values": text}
+        yield {"series": f'{name}{{job="{job}",{labels}}}', "values": text}
 
 
 def expected(fault: str) -> Iterator[dict[str, Any]]:
@@ -186,6 +186,23 @@ def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires
     path.write_text(json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": "15s", "tests": tests}))
     found = promtool("test", "rules", str(path))
     assert not found, found
+
+
+@pytest.mark.parametrize(
+    "fault", ["nothing", "Prometheus knows no scheduler", "a queue is paused", "tasks are overdue"]
+)
+def test_the_rules_work_for_pods_that_are_found_by_annotations(tmp_path: Path, fault: str) -> None:
+    """The job of such pods has a name of its own: an alert about a missing job would be raised for ever."""
+    changes = FAULTS[fault][1]
+    test = {
+        "name": fault,
+        "interval": "15s",
+        "input_series": list(input_series(changes, "kubernetes-pods")),
+        "promql_expr_test": list(expected(fault)),
+    }
+    path = tmp_path / "test.json"
+    path.write_text(json.dumps({"rule_files": [str(RULES_FILE)], "evaluation_interval": "15s", "tests": [test]}))
+    assert promtool("test", "rules", str(path)) == ""
 
 
 def test_the_faults_raise_every_alert() -> None:

@@ -41,7 +41,7 @@ def compose() -> dict[str, Any]:
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_kubernetes_accepts_the_manifests(version: str) -> None:
     found = kubernetes()
-    assert len(found) == 3
+    assert len(found) == 6
     for one in found:
         kubernetes_validate.validate(one, version, strict=True)
 
@@ -69,6 +69,35 @@ def test_prometheus_finds_the_schedulers_as_the_job_of_the_rules() -> None:
     assert all(re.fullmatch(job, scrape["job_name"]) for job in jobs)
 
 
+def test_the_annotations_of_the_schedulers_lead_to_their_metrics() -> None:
+    found = named("Deployment", "wheel-scheduler")["spec"]["template"]["metadata"]["annotations"]
+    assert found == {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"}
+    dashboard = (DEPLOY / "grafana/celery-wheel.json").read_text()
+    assert '"query": "label_values(celery_wheel_holder, job)"' in dashboard, "its jobs are those that have the metrics"
+
+
+def test_the_manifests_migrate_and_serve_the_pages() -> None:
+    job = named("Job", "migrate")["spec"]["template"]["spec"]["containers"][0]
+    assert job["args"][:3] == ["python", "manage.py", "migrate"]
+    web, service = named("Deployment", "web")["spec"], named("Service", "web")["spec"]
+    assert service["selector"].items() <= web["template"]["metadata"]["labels"].items()
+    ports = {port["name"]: port["containerPort"] for port in container("web")["ports"]}
+    assert ports[service["ports"][0]["targetPort"]] == 8000
+    assert "--bind=0.0.0.0:8000" in container("web")["args"]
+    assert {"gunicorn", "whitenoise"} <= set((DEPLOY / "Dockerfile").read_text().split())
+    services = compose()["services"]
+    assert services["web"]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+    assert services["migrate"]["command"] == job["args"]
+
+
+@pytest.mark.parametrize("name", ["migrate", "worker", "web", "wheel-scheduler"])
+def test_no_pod_writes_outside_of_its_volumes_as_root(name: str) -> None:
+    spec = named("Job" if name == "migrate" else "Deployment", name)["spec"]["template"]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert all(one["securityContext"]["allowPrivilegeEscalation"] is False for one in spec["containers"])
+    assert {one["name"] for one in spec["containers"][0]["volumeMounts"]} == {one["name"] for one in spec["volumes"]}
+
+
 def test_a_worker_is_probed_by_its_name() -> None:
     worker = container("worker")
     assert worker["args"][worker["args"].index("-n") + 1] == "worker@%h"
@@ -80,8 +109,9 @@ def test_the_services_of_compose_wait_for_services_with_a_health_check() -> None
     services = compose()["services"]
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
-            assert how == {"condition": "service_healthy"}, name
-            assert "healthcheck" in services[other], other
+            if how != {"condition": "service_completed_successfully"}:
+                assert how == {"condition": "service_healthy"}, name
+                assert "healthcheck" in services[other], other
     used = {volume.partition(":")[0] for service in services.values() for volume in service.get("volumes", ())}
     assert used == compose()["volumes"].keys()
     assert services["scheduler"]["healthcheck"]["test"] == ["CMD", "celery-wheel-probe"]

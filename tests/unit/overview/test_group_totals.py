@@ -13,7 +13,7 @@ STARVING = {"name": "tenant:1", "queue": "mail", "waiting": 1_234, "for_ms": 720
 
 
 def status(shard: int = 0, *, live: bool = True, **snapshot: Any) -> ShardStatus:
-    return ShardStatus(shard, "one", 1, 0, live, 0, 0, None, 0, 0, 0, 0, [], [], snapshot)
+    return ShardStatus(shard, "one", 1, 0, live, 0, 0, None, None, 0, 0, 0, 0, [], [], snapshot)
 
 
 def figures(*largest: Any, count: int = 0, waiting: int = 0, **more: Any) -> dict[str, Any]:

@@ -316,3 +316,19 @@ def test_a_call_that_celery_refuses_raises_celerys_error(make_app: MakeApp, kind
         app.send_task("proj.add", (1, 2), args=(1, 2))
     with pytest.raises(TypeError, match="name"):
         app.send_task(countdown=60)
+
+
+def test_a_mock_sees_the_countdown_on_the_app_and_an_eta_on_celerys_class(app: Any) -> None:
+    """docs/tasks.md tells it to whoever asserts the options of a call."""
+
+    @app.task(name="proj.later")  # type: ignore[untyped-decorator]
+    def task() -> None: ...
+
+    with mock.patch.object(app, "send_task") as own, mock.patch.object(celery_wheel.Celery, "send_task") as base:
+        task.apply_async(countdown=60)
+        assert own.call_args.kwargs["countdown"] == 60
+        base.assert_not_called()
+    with mock.patch.object(celery.Celery, "send_task") as celerys:
+        task.apply_async(countdown=60)
+        found = celerys.call_args.kwargs
+        assert (found.get("countdown"), datetime.fromisoformat(str(found["eta"])).tzinfo) == (None, UTC)

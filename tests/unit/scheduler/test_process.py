@@ -41,6 +41,7 @@ from celery_wheel.scheduler.spans import MAX_LINKS, DispatchSpans
 from celery_wheel.scheduler.supervisor import Supervisor, changes_of, path_of
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Row
+from celery_wheel.store.ports.pages import Disk, StoreSize
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, message
 from tests.kit.patience import patience
@@ -296,7 +297,7 @@ def store(tmp_path: Path) -> Iterator[SqlStore]:
 def health_of(store: SqlStore, *engines: Engine, failure: BaseException | None = None) -> Health:
     pool = Pool()
     pool.failure = failure and ("ingest of shard 0", failure)
-    return Health(lambda: engines, pool, lambda: read_overview(store, NOW), OBJECTIVE_MS)
+    return Health(lambda: engines, pool, lambda: read_overview(store, NOW), store.browse.size, OBJECTIVE_MS)
 
 
 def test_a_holder_in_time_is_live_and_ready(rig: Rig, store: SqlStore) -> None:
@@ -320,6 +321,27 @@ def test_a_standby_is_ready_while_another_holds_the_shard(rig: Rig, store: SqlSt
     assert health_of(store, standby).not_ready() == []
     store.release(0, store.state(0).epoch)
     assert health_of(store, standby).not_ready() == ["shard 0 has no holder"]
+
+
+def test_a_standby_is_not_ready_while_the_holder_is_silent(rig: Rig, store: SqlStore) -> None:
+    standby = Engine(0, "two", rig.store, rig.broker, rig.clock, rig.limits)
+    epoch, holder = store.state(0).epoch, store.holders()[0]
+    store.renew(0, epoch, NOW - 1_000, 3_000, {"levels": []})
+    assert health_of(store, standby).not_ready() == []
+    store.renew(0, epoch, NOW - 54_000, 3_000, {"levels": []})
+    assert health_of(store, standby).not_ready() == [f"shard 0 has no live holder: {holder} was seen 54 s ago"]
+
+
+@pytest.mark.parametrize(("free", "ready"), [(0, False), (2**20 - 1, False), (2**20, True)])
+def test_a_full_disk_is_named_and_no_reason_to_restart(
+    rig: Rig, store: SqlStore, monkeypatch: pytest.MonkeyPatch, free: int, ready: bool
+) -> None:
+    rig.run(rounds=1)
+    monkeypatch.setattr(store.browse, "size", lambda: StoreSize(300_000, Disk(2**30, free)))
+    found = health_of(store, rig.engine)
+    assert found.not_live() == []
+    assert (found.not_ready() == []) is ready
+    assert ready or f"the disk of the store has {free:,} bytes left: nothing is accepted" in found.not_ready()[0]
 
 
 def test_a_store_and_a_broker_that_do_not_answer_are_named(

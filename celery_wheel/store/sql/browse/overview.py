@@ -5,7 +5,7 @@ of counts (kind, number, queue, task, value)::
 
     shard      shard → pending          name      queue, task → pending
     hour       hour → pending           day       day → pending           both of all shards
-    second     second → pending         of the next hour, from the rows: only where it is asked for
+    second     second → pending         of 61 minutes from the present one, from the rows: only where it is asked for
     seen       scheduler → its last sign of life
 """
 
@@ -57,17 +57,16 @@ from celery_wheel.values.keyring import HEAD_BYTES, OVERHEAD, key_of
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
 
+MINUTE_MS = 60_000
+
 #: Most pairs of queue and task of an overview: those with the most pending tasks.
 PAIRS = 2_000
-
-#: Overdue rows of a lane, and items of an inbox, that are counted.
-COUNTED = 1_000
 
 _NOTHING: ColumnElement[str] = literal_column("''")
 
 
 def _shards(levels: ColumnElement[Any]) -> Select[Any]:
-    items = select(inbox.c.rows).where(inbox.c.shard == shard.c.shard).limit(COUNTED).correlate(shard).subquery()
+    items = select(inbox.c.rows).where(inbox.c.shard == shard.c.shard).limit(pages.COUNTED).correlate(shard).subquery()
     depth = select(func.coalesce(func.sum(func.coalesce(items.c.rows, 1)), 0)).scalar_subquery().label("inbox")
     found = select(shard, *SHOWN, levels.label("levels"), depth)
     return found.outerjoin(snapshot, snapshot.c.shard == shard.c.shard).order_by(shard.c.shard)
@@ -83,7 +82,7 @@ def after_offset() -> ColumnElement[bool]:
 def _lanes() -> Select[Any]:
     pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset())
     first = select(timer.c.due_ms).where(pending).order_by(timer.c.due_ms, timer.c.seq).limit(1)
-    due = select(timer.c.size).where(pending, timer.c.due_ms <= bindparam("now_ms")).limit(COUNTED)
+    due = select(timer.c.size).where(pending, timer.c.due_ms <= bindparam("now_ms")).limit(pages.COUNTED)
     overdue = select(func.count()).select_from(due.correlate(lane).subquery()).scalar_subquery().label("overdue")
     next_due = first.correlate(lane).scalar_subquery().label("next_due_ms")
     return select(lane, next_due, overdue).where(~lane.c.closed).order_by(lane.c.shard, lane.c.lane)
@@ -108,7 +107,7 @@ def _names() -> Select[Any]:
 
 
 def _seconds() -> Select[Any]:
-    within = and_(timer.c.due_ms >= bindparam("now_ms"), timer.c.due_ms < bindparam("until_ms"), ~lane.c.closed)
+    within = and_(timer.c.due_ms >= bindparam("minute_ms"), timer.c.due_ms < bindparam("until_ms"), ~lane.c.closed)
     rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
     second = timer.c.due_ms.op("/")(literal_column("1000"))
     return _line("second", second, func.count()).select_from(rows).where(within).group_by(second)
@@ -145,10 +144,12 @@ class StoreCounts(StorePart):
         Args:
             now_ms: rows that are due then are overdue.
             before_ms: the end of the hours that are counted one by one.
-            with_seconds, with_names: count the rows of the next hour by the second; and the most by queue and task.
+            with_seconds, with_names: count the rows of 61 minutes by the second; and the most by queue and task.
             with_levels: include the levels of each holder in its snapshot.
         """
-        times = {"now_ms": now_ms, "until_ms": now_ms + HOUR_MS, "before_hour": before_ms // HOUR_MS}
+        minute_ms = now_ms - now_ms % MINUTE_MS
+        times = {"now_ms": now_ms, "minute_ms": minute_ms, "until_ms": minute_ms + MINUTE_MS + HOUR_MS}
+        times["before_hour"] = before_ms // HOUR_MS
         found = defaultdict[str, dict[Any, int]](dict)
         with self._database.snapshot() as connection:
             shards = connection.execute(SHARDS_WITH_LEVELS if with_levels else SHARDS).all()
