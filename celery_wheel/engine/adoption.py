@@ -172,7 +172,7 @@ class Adoption:
         if broker is not None:
             broker.set_accepted(self.shard, self.epoch, found.accepted)
             return
-        upto = model.Position(self.now_ms, model.MAX_SEQ)
+        upto = model.Position(self.now_ms, found.seq)  # a late row gets a later seq in this millisecond
         lanes = [lane for lane in self._published_lanes() if lane.target is None and lane.watermark < upto]
         yield "loss found"
         change = model.Change(lanes=[replace(lane, watermark=upto) for lane in lanes])

@@ -89,6 +89,20 @@ def test_tasks_that_may_have_been_dispatched_since_are_marked_on_rabbitmq(rabbit
     assert rabbit.sent_as == [("due", False), ("gone", False), ("due", True), ("new", False)]
 
 
+def test_a_task_that_comes_late_is_accepted_behind_the_rows_in_doubt(rabbit: RabbitRig) -> None:
+    """Its position is in the millisecond of the watermark."""
+    accepted(rabbit, "a", "b", delay_ms=1_000)
+    before = saved(rabbit)
+    accepted(rabbit, "gone", delay_ms=1_000)
+    rabbit.run(rounds=2, after_ms=1_500)
+    rabbit.disk.shards[0] = before
+    rabbit.run("tend", rounds=2)
+    accepted(rabbit, "late", delay_ms=-500)
+    rabbit.run(rounds=3)
+    assert rabbit.sent_as[3:] == [("a", True), ("b", True), ("late", False)]
+    assert rabbit.engine.stats.adoptions == 2
+
+
 def test_lost_tasks_that_are_due_trip_no_guard(rig: Rig) -> None:
     """Nothing but a defect may trip it. The round of ``dispatch`` is the first that asks the store."""
     loses_two(rig)
