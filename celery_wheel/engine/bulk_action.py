@@ -126,10 +126,9 @@ class _BulkStep:
         progress = self._progress
         progress.found, progress.after = progress.found + found.number, found.after
         progress.is_counted = found.after is None
+        is_over = progress.is_counted and not progress.found
         with self._state.active():
-            return self._conclude(
-                UnitOfWork(self._state, self._now_ms), [], FINISHED if not progress.found else RUNNING
-            )
+            return self._conclude(UnitOfWork(self._state, self._now_ms), [], FINISHED if is_over else RUNNING)
 
     def change(self) -> Generator[str, None, bool] | None:
         """Cancel or move the next rows; returns the steps of the commit, or None where a row is about to move."""

@@ -1,7 +1,7 @@
 """Bulk actions in the holder: random walks between stops, continues, kills and failures, on a real store.
 
-Promises: at the end the counts are those of the store. Each task that was there at the beginning is cancelled and counted
-once, or was dispatched; every later task is dispatched. The same walks find a holder that counts apart from its change.
+Promises: at every moment the counts are those of the store. Each task that was there at the beginning is cancelled and
+counted once, or was dispatched; every later task is dispatched.
 """
 
 import json
