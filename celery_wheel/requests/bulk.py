@@ -120,7 +120,7 @@ class BulkActions:
     """The bulk actions of one app.
 
     Each call that changes something takes ``reason`` and ``actor`` as ``Wheel.cancel`` does, and is in the audit log.
-    It waits for no scheduler. The holders carry a bulk action out in steps of 500 tasks, beside their other work.
+    It waits for no scheduler. The holders carry a bulk action out in steps of 200 tasks, beside their other work.
     """
 
     def __init__(self, wheel: Asker) -> None:
