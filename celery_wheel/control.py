@@ -8,7 +8,6 @@ the store, also without a scheduler. Each method has an async twin: acancel, ape
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -25,6 +24,7 @@ from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
 from celery_wheel.requests.audit import ChainReport, verify
+from celery_wheel.requests.bulk import BulkActions
 from celery_wheel.requests.erasure import ErasureReceipt, erase, erasure_of
 from celery_wheel.requests.limits import OwnLimits
 from celery_wheel.requests.request import Names, Request, TransactionalRequest
@@ -32,13 +32,23 @@ from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, links_in
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, ERASE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.model import (
+    ACCEPT_CLOCK,
+    BULK,
+    CANCEL,
+    COMPLETE,
+    ERASE,
+    LIMIT,
+    MOVE,
+    PAUSE,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+)
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
-from celery_wheel.values.ids import uuid7
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.mask import Mask
-from celery_wheel.values.text import text_rule
 
 if TYPE_CHECKING:
     from celery_wheel.bulk_load import ScheduleResult
@@ -48,10 +58,7 @@ logger = get_logger(__name__)
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
 #: Kinds of requests that take effect at once: they are part of no transaction.
-AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE)
-
-#: Tasks of one request, of an action on all tasks that match.
-AT_A_TIME = 2_000
+AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE, BULK)
 
 Completing = Literal["cancel", "run"]
 
@@ -72,6 +79,7 @@ class Wheel:
         self._process_store = ProcessStore(self.conf)
         self.schedules = Schedules(self)
         self.limits = OwnLimits(self)
+        self.bulk = BulkActions(self)
         self.turn: Callable[[], None] | None = None  #: see ``requests.request``; for tests in one thread
 
     @property
@@ -364,30 +372,25 @@ class Wheel:
         return self.ask(self.request(COMPLETE, names, single, options, {"how": how}))
 
     def cancel_all(self, /, **which: Any) -> dict[CommandResult, int]:
-        """Cancel all pending tasks that match, in requests of 2,000 tasks; returns result → number of tasks.
+        """Cancel all pending tasks that match, as a bulk action, and wait for it; returns result → number of tasks.
 
-        Tasks that move meanwhile may be cancelled too late, or be left out if they are due earlier now: pause the group
-        or the queue before, or call again.
+        Tasks that are sent after the holders have begun are left out.
 
         Args:
             which: criteria as for ``pending``, one at least; ``reason``, ``actor`` and ``timeout`` as for ``cancel``.
+                The time-out begins anew with each step.
 
-        Raises WheelUnavailable when no holder answers in time: tasks of earlier requests stay cancelled.
+        Raises WheelUnavailable when no holder answers in time: tasks of earlier steps stay cancelled, and the action is
+        stopped.
         """
         how = {name: which.pop(name) for name in CommandOptions.__annotations__ if name in which}
         criteria = pages.Criteria(**which)
         if criteria == pages.Criteria():
             raise TypeError('cancel_all must have a filter, like group="tenant:42", got none; nothing was cancelled')
-        how |= {"bulk": uuid7(), "transactional": False}
-        counts, after = Counter[CommandResult](), model.ORIGIN
-        while True:
-            page = self.store.browse.pending(criteria, after, AT_A_TIME)
-            named = {one.task_id for one in page.items if text_rule(one.task_id) is None}
-            if named:
-                counts.update(self.cancel(sorted(named), **how).values())
-            if page.next is None:
-                return dict(counts)
-            after = page.next
+        request = self.bulk.request_to_begin(CANCEL, criteria, "", None, how)
+        self.ask(request)  # until each holder has begun
+        done = self.bulk.wait(str(request.single), request.timeout_s, self.turn)
+        return {CommandResult(name): count for name, count in done.results.items()}
 
     # -- gates ----------------------------------------------------------------------------------------
 

@@ -185,14 +185,15 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
             redelivered = {row.id for row in rows}
         else:
             rows, redelivered, results = _requeueable(ctx, command)
-            readable = _readable(ctx, command)
+            stopped = ctx.store.stopped_rows(ctx.shard, command.task_ids)
+            readable = readable_among(ctx, [row for kind, row in stopped if kind == "rejected"])
             results |= {message.task_id: DONE for _, message in readable}
         with state.active():
             if command.kind == model.REPLAY:
                 results.update({str(row.id): "too_late" for row in rows if not is_closed(state, row)})
                 rows = [row for row in rows if results[str(row.id)] == "done"]
             work = UnitOfWork(state, ctx.clock.now_ms())
-            _publish_again(work, rows, redelivered, command)
+            publish_again(work, rows, redelivered, command.reason, command.actor)
             for row, message in readable:
                 work.retire(row.id, "moved", "it was read anew", command.actor)
                 admit(work, [message])
@@ -219,11 +220,11 @@ def _requeueable(ctx: Context, command: Command) -> tuple[list[model.Row], set[i
     return [row for _, row in wanted], redelivered, results
 
 
-def _readable(ctx: Context, command: Command) -> list[tuple[model.Row, model.Message]]:
-    """Return the unreadable messages among the tasks that can be read now, and that the store has in no other row."""
+def readable_among(ctx: Context, rows: Iterable[model.Row]) -> list[tuple[model.Row, model.Message]]:
+    """Return the messages of rejected rows that can be read by now, and that the store has in no other row."""
     found = dict[str, tuple[model.Row, model.Message]]()
-    for kind, row in ctx.store.stopped_rows(ctx.shard, command.task_ids):
-        if kind == "rejected" and not (row.route.exchange or row.route.routing_key):
+    for row in rows:
+        if not (row.route.exchange or row.route.routing_key):
             message = ctx.broker.decode(row.parts().body)
             if isinstance(message, model.Message) and message.task_id == row.task_id:
                 found[message.envelope_id] = row, message
@@ -244,7 +245,9 @@ def is_closed(state: ShardState, row: model.Row) -> bool:
     return row.lane >= 0 if lane is None else row.position <= lane.replayable
 
 
-def _publish_again(work: UnitOfWork, rows: Iterable[model.Row], redelivered: Collection[int], command: Command) -> None:
+def publish_again(
+    work: UnitOfWork, rows: Iterable[model.Row], redelivered: Collection[int], reason: str, actor: str
+) -> None:
     """Make rows due now; ``redelivered`` has the ids of rows that may be in their queue already."""
     for row in rows:
         work.rows.append(row)
@@ -252,7 +255,7 @@ def _publish_again(work: UnitOfWork, rows: Iterable[model.Row], redelivered: Col
         work.move(
             row, work.state.lanes.for_eta(work.now_ms, work.now_ms, row.id in redelivered), work.now_ms, work.now_ms
         )
-        work.record_move(row, command.reason, command.actor)
+        work.record_move(row, reason, actor)
 
 
 logger = get_logger(__name__)

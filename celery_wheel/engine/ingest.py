@@ -11,6 +11,7 @@
     7 apply      rows up to the horizon go into the window; the reservation ends
     8 trim       exactly the peeked messages are removed from the queue: they are acknowledged only now
     9 commands   of the inbox, one by one (see ``commands``)
+   10 bulk       the next step of a bulk action (see ``bulk_action``)
 
 A crash between any two steps leaves each message in the queue, in the store or in both, never in neither. The inbox is
 read before the queue is peeked: every message that was sent before a command is in the store when the command gets its
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from celery_wheel.engine.bulk_action import carry_on, change_bulk
 from celery_wheel.engine.commands import (
     accept_clock,
     cancel_or_move,
@@ -35,6 +37,7 @@ from celery_wheel.engine.erasure import erase
 from celery_wheel.engine.intake.admission import admit, claimants, unique_keys
 from celery_wheel.engine.intake.inbox import (
     AnyCommand,
+    BulkCommand,
     Command,
     Completion,
     Erasure,
@@ -70,6 +73,7 @@ class _Intake:
     chunks: list[model.BulkLoadChunk]
     peeked: Peeked
     peeked_at_ms: int  #: monotonic
+    has_arrivals: bool  #: the inbox or a committed load had something for the shard, or a bulk action is running
     arrivals: list[model.Arrival] = field(default_factory=list)
     accepted: list[int] = field(default_factory=list)  #: inbox items of messages among the arrivals
     commands: list[AnyCommand] = field(default_factory=list)
@@ -86,7 +90,7 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     done += len(intake.ended)
     if not done and not intake.commands:
         occurrences.close()
-        yield Round.IDLE
+        yield Round.BUSY if intake.has_arrivals and (yield from carry_on(ctx, state)) else Round.IDLE
         return
     if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
         yield Round.BUSY  # not all was committed, so nothing is trimmed; the next round reads all of it again
@@ -106,6 +110,8 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
             done += 1
         else:
             staying |= schedules
+    if intake.has_arrivals and (yield from carry_on(ctx, state)):
+        done += 1
     yield Round.BUSY if done else Round.IDLE
 
 
@@ -122,7 +128,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
         chunks = ctx.store.read_loads(ctx.shard, min(limits.bulk_count, limits.intake_count))
     yield "loads read"
     peeked_at_ms = ctx.clock.monotonic_ms()
-    intake = _Intake(chunks, NOTHING, peeked_at_ms)
+    intake = _Intake(chunks, NOTHING, peeked_at_ms, has_arrivals)
     if inbox or chunks or ctx.queue.may_have_messages():
         intake.peeked = _peek(ctx)
     yield "peeked"
@@ -190,6 +196,8 @@ def _sort(ctx: Context, intake: _Intake, inbox: Sequence[model.InboxItem]) -> No
             intake.ended.append(meaning)
         elif isinstance(meaning, ScheduleCommand):
             schedules.sort(intake, meaning)
+        elif isinstance(meaning, BulkCommand):
+            intake.commands.append(meaning)
         elif isinstance(meaning, Command | Completion | Erasure):
             named.update(meaning.task_ids if isinstance(meaning, Command) else ())
             if not _concerns(meaning, intake.resent):
@@ -234,6 +242,8 @@ def _carry_out(ctx: Context, state: ShardState, command: AnyCommand, intake: _In
     """Carry out a command; returns False where it stays in the inbox as it is."""
     if isinstance(command, ScheduleCommand):
         return (yield from change_schedules(ctx, state, command))
+    if isinstance(command, BulkCommand):
+        return (yield from change_bulk(ctx, state, command))
     empty_at_ms = None if intake.peeked.more else intake.peeked_at_ms
     if isinstance(command, Erasure):
         return (yield from erase(ctx, state, command, None if intake.chunks else empty_at_ms))

@@ -29,7 +29,19 @@ from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.results import Merge, Result
 from celery_wheel.store.audit_model import PROGRAM
-from celery_wheel.store.model import ACCEPT_CLOCK, CANCEL, COMPLETE, ERASE, LIMIT, MOVE, PAUSE, REPLAY, REQUEUE, RESUME
+from celery_wheel.store.model import (
+    ACCEPT_CLOCK,
+    BULK,
+    CANCEL,
+    COMPLETE,
+    ERASE,
+    LIMIT,
+    MOVE,
+    PAUSE,
+    REPLAY,
+    REQUEUE,
+    RESUME,
+)
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.timing import Backoff
@@ -55,6 +67,7 @@ _KINDS: dict[str, tuple[str, Merge[Any]]] = {
     ACCEPT_CLOCK: ("clocks", merging.MostUrgentAnswer()),
     SCHEDULE: ("names", merging.OnlyAnswer()),
     ERASE: ("digests", merging.SummedTotals()),
+    BULK: ("bulks", merging.EveryShard()),
 }
 
 

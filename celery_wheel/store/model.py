@@ -154,7 +154,7 @@ HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 SCHEMA_VERSION = 1
 #: Commands in the inbox (``celery_wheel.engine.intake.inbox``); ``schedule_model`` has those of schedules.
 CANCEL, MOVE, COMPLETE, REQUEUE, REPLAY = "cancel", "move", "complete", "requeue", "replay"
-PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE = "pause", "resume", "limit", "accept_clock", "erase"
+PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE, BULK = "pause", "resume", "limit", "accept_clock", "erase", "bulk"
 
 #: States of a bulk load; only an open load can be aborted; a committed load is done once all of it is accepted.
 OPEN, COMMITTED, DONE, ABORTED = "open", "committed", "done", "aborted"
@@ -462,6 +462,17 @@ class PassedOn(NamedTuple):
     payload: bytes
 
 
+class StoredBulk(NamedTuple):
+    """A shard's part of a bulk action as stored; see ``celery_wheel.store.bulk_model``."""
+
+    action: str
+    state: str
+    request: str  #: JSON object
+    progress: str  #: JSON object
+    changed_ms: int
+    stepped_ms: int | None  #: None: it is not running
+
+
 @dataclass(slots=True)
 class Change(ScheduleChange):
     """The writes of one transaction of a holder. An empty part costs nothing.
@@ -499,6 +510,7 @@ class Change(ScheduleChange):
     erased: list[int] = field(default_factory=list)  #: timers to remove with their outcomes, claims and runs
     erased_audits: list[AuditErasure] = field(default_factory=list)
     erased_schedules: list[int] = field(default_factory=list)  #: ids of schedules whose revisions and skips go
+    bulks: list[StoredBulk] = field(default_factory=list)  #: each replaces an earlier one of its action
     rates: dict[str, int] = field(default_factory=dict)  #: group → when its rate is as unused; a later one stays
 
     @property

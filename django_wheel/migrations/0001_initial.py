@@ -266,6 +266,43 @@ class Migration(migrations.Migration):
         ),
         _page("Audit", "auditrow", verbose_name_plural="audit log"),
         migrations.CreateModel(
+            name="BulkRow",
+            fields=[
+                ("id", _surrogate()),
+                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
+                ("action", models.TextField(db_comment="id of the bulk action, chosen by the asker; UUIDv7")),
+                ("state", models.TextField(db_comment="running, stopped, finished or discarded")),
+                (
+                    "request",
+                    models.TextField(
+                        db_comment="JSON object: the act, its filter, the person, the reason and the time of asking"
+                    ),
+                ),
+                (
+                    "progress",
+                    models.TextField(
+                        db_comment="JSON object: how far the shard has come, and the number of tasks by result"
+                    ),
+                ),
+                ("changed_ms", _instant("time of the last step or change of the state")),
+                (
+                    "stepped_ms",
+                    _instant("the same, while it is running; the earliest has the next step", null=True),
+                ),
+            ],
+            options=_options(
+                "wheel_bulk",
+                indexes=[
+                    models.Index(
+                        condition=models.Q(stepped_ms__isnull=False),
+                        fields=["shard", "stepped_ms"],
+                        name="wheel_bulk_running",
+                    ),
+                ],
+                constraints=[models.UniqueConstraint(fields=("action", "shard"), name="wheel_bulk_place")],
+            ),
+        ),
+        migrations.CreateModel(
             name="SettlementRow",
             fields=[
                 ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
@@ -408,10 +445,14 @@ class Migration(migrations.Migration):
                     models.BinaryField(db_comment="the message, some messages packed, or the command's arguments"),
                 ),
                 ("rows", models.IntegerField(db_comment="messages in it, where they are packed", null=True)),
+                ("bulk", models.TextField(db_comment="the bulk action that a command is about", null=True)),
             ],
             options=_options(
                 "wheel_inbox",
-                indexes=[models.Index(fields=["shard", "id"], name="wheel_inbox_shard")],
+                indexes=[
+                    models.Index(condition=models.Q(bulk__isnull=False), fields=["bulk"], name="wheel_inbox_bulk"),
+                    models.Index(fields=["shard", "id"], name="wheel_inbox_shard"),
+                ],
             ),
         ),
         migrations.CreateModel(

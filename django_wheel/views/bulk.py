@@ -1,65 +1,79 @@
-"""An action on all tasks that match a filter: its confirmation, its state, its steps, and its page with the progress.
+"""An action on all tasks that match a filter: its confirmation, its page with the progress, and the list of actions.
 
 ::
 
-    list ── POST act/ verb, all, filter ──► count, confirmation ── POST the same, sure ──► session ─┐
-                                                                                                    ▼
-      ┌── GET bulk/: progress, results ◄── POST bulk/ step: requests for a second ◄── bulk.js, or the button *Continue*
-      └── closed, or without an answer: the state stays in the session; *Continue* goes on, *Stop* ends the action
+    list ── POST act/ verb, all, filter ──► count, confirmation ── POST the same, sure ──► ``Wheel.bulk.begin`` ─┐
+                                                                                                                  ▼
+    GET bulk/: under way and recent ──► GET bulk/<id>/: progress, results; bulk.js asks for them every second ◄───┘
+                                        POST bulk/<id>/ stop, continue or discard
 
-The action is on the tasks that match when their page is read, and had their position when the action began: a task that
-is sent later, or that the action itself has moved, is left out. Each task's result is in the audit log, by the id of
-the action. One action of a session runs at a time, and one of its pages carries a step out at a time. No holder waits
-for an action: between two requests it does its other work. A repeated step changes nothing more.
+The holders carry the action out: no page need be open. All of it is in the store, so every operator sees the same. A
+page that asks for the progress costs one statement, whatever is pending.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse, QueryDict
 from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from celery_wheel.control import Wheel, now_ms
-from celery_wheel.errors import RequestInDoubt, WheelError, WheelUnavailable
-from celery_wheel.requests.results import CommandResult
-from celery_wheel.store.model import HOUR_MS, ORIGIN, REQUEUABLE, Position
-from celery_wheel.store.ports.pages import END, Page, StoppedTask, Task
-from celery_wheel.values.format import printable, to_datetime
-from celery_wheel.values.ids import uuid7
-from django_wheel.formats import counted, result_label, results_text
-from django_wheel.project import project_wheel
+from celery_wheel.errors import WheelError
+from celery_wheel.requests.bulk import BulkAction
+from celery_wheel.store.bulk_model import ASKED, DISCARDED, FINISHED, RUNNING, STOPPED
+from celery_wheel.store.model import HOUR_MS, MOVE, ORIGIN, REQUEUABLE, REQUEUE, Position
+from celery_wheel.store.ports.pages import END, Criteria, Page, StoppedTask, Task
+from celery_wheel.values.format import printable
+from celery_wheel.values.text import whole_number
+from django_wheel.formats import counted, ngettext_lazy, result_label
+from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.query import PageQuery
-from django_wheel.views.requests import (
-    Render,
-    SelectionError,
-    address,
-    attempt,
-    failure,
-    log,
-    page_before,
-    request_options,
-)
-from django_wheel.views.task_actions import ACTIONS, MAX_TASKS, TASKS, TaskAction, has_usable_id
+from django_wheel.views.requests import Render, SelectionError, attempt, log, page_before, request_options
+from django_wheel.views.task_actions import ACTIONS, MAX_TASKS, TASKS, TaskAction
 
-#: Problems that the state names; the audit log has all.
-PROBLEMS = 20
 #: Rejected tasks, or tasks of a group, that are counted; their number is in no tally.
 COUNTED = 10_000
+#: Actions of the list.
+LISTED = 50
+
+STATES = {
+    ASKED: gettext_lazy("waits for the scheduler"),
+    RUNNING: gettext_lazy("under way"),
+    STOPPED: gettext_lazy("stopped"),
+    FINISHED: gettext_lazy("over"),
+    DISCARDED: gettext_lazy("discarded"),
+}
+#: The things that an operator may do to an action: the commands of ``BulkActions``.
+DOINGS = {
+    "stop": (gettext_lazy("Stop"), (ASKED, RUNNING)),
+    "continue": (gettext_lazy("Continue"), (STOPPED,)),
+    "discard": (gettext_lazy("Discard"), (STOPPED,)),
+}
+_SHARDS = ngettext_lazy(
+    "No scheduler holds shard %(shards)s: its tasks wait until a scheduler does.",
+    "No scheduler holds the shards %(shards)s: their tasks wait until a scheduler does.",
+)
+_GONE = ngettext_lazy(
+    "%(number)s task did not match any more when its turn came: it was dispatched or changed meanwhile.",
+    "%(number)s tasks did not match any more when their turn came: they were dispatched or changed meanwhile.",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
     page: str
-    kind: str
-    criteria: dict[str, Any]
+    outcome: str
+    criteria: Criteria
 
     @classmethod
     def of(cls, action: TaskAction, filter_: str) -> Matching:
@@ -69,22 +83,24 @@ class Matching:
         if query.problems:
             text = _("Nothing was done, because the filter has an error: %(error)s.")
             raise SelectionError(text % {"error": "; ".join(query.problems)})
-        return cls(action.page, kind, asdict(query.criteria))
+        return cls(action.page, kind if action.page == "rejected" else "", query.criteria)
 
-    def read(self, wheel: Wheel, cursor: Position | None, limit: int) -> Page[Task] | Page[StoppedTask]:
+    def read(self, wheel: Wheel, cursor: Position | None) -> Page[Task] | Page[StoppedTask]:
+        criteria = asdict(self.criteria)
         if self.page == "pending":
-            return wheel.pending(cursor or ORIGIN, limit, **self.criteria)
-        return wheel.outcomes(self.kind, before=cursor or END, limit=limit, **self.criteria)
+            return wheel.pending(cursor or ORIGIN, MAX_TASKS, **criteria)
+        return wheel.outcomes(self.outcome, before=cursor or END, limit=MAX_TASKS, **criteria)
 
     def count(self, wheel: Wheel) -> tuple[int, bool]:
         """Return how many tasks match, and whether that is their exact number."""
-        if self.page == "pending" and self.criteria["group"] is None:  # the counts by the hour know no group
-            edges = [ms for ms in (self.criteria["from_ms"], self.criteria["to_ms"]) if ms is not None]
-            pending = sum(hour.pending for hour in wheel.forecast(**self.criteria))
+        criteria = self.criteria
+        if self.page == "pending" and criteria.group is None:  # the counts by the hour know no group
+            edges = [ms for ms in (criteria.from_ms, criteria.to_ms) if ms is not None]
+            pending = sum(hour.pending for hour in wheel.forecast(**asdict(criteria)))
             return pending, all(at_ms % HOUR_MS == 0 for at_ms in edges)
         found, cursor = 0, None
         while found < COUNTED:
-            page = self.read(wheel, cursor, MAX_TASKS)
+            page = self.read(wheel, cursor)
             found += sum(not isinstance(one, StoppedTask) or one.is_stopped for one in page.items)
             cursor = page.next
             if cursor is None:
@@ -93,96 +109,69 @@ class Matching:
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
-        return [(name, value) for name, value in self.criteria.items() if value is not None]
+        return facts_of(self.criteria)
 
 
-@dataclass(slots=True)
-class BulkAction:
-    """The state of an action, of values that a session can hold."""
+def facts_of(criteria: Criteria) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in asdict(criteria).items() if value is not None]
 
-    verb: str
-    filter: str  #: query string of the list
-    reason: str
-    eta_ms: int | None
-    total: int  #: tasks that matched when the action began
-    ends: list[int]  #: by shard: later positions are left out
-    id: str = field(default_factory=uuid7)
-    cursor: list[int] | None = None
-    results: dict[str, int] = field(default_factory=dict)
-    problems: list[list[str]] = field(default_factory=list)  #: task id, result
-    unnamed: int = 0  #: tasks without a usable id, which no request can name
-    steps: int = 0
-    is_over: bool = False
-    was_stopped: bool = False
-    busy_until_ms: int = 0  #: while a page carries a step out
+
+@dataclass(frozen=True)
+class BulkView:
+    """A bulk action as its page and the list show it."""
+
+    bulk: BulkAction
+    now_ms: int
 
     @property
     def action(self) -> TaskAction:
-        return ACTIONS[self.verb]
+        return ACTIONS[self.bulk.request.word]
+
+    @property
+    def label(self) -> Promise:
+        return self.action.label
+
+    @property
+    def facts(self) -> list[tuple[str, Any]]:
+        return facts_of(self.bulk.request.criteria)
+
+    @property
+    def state(self) -> Promise:
+        if self.bulk.state == RUNNING and not self.bulk.is_counted:
+            return gettext_lazy("the tasks are counted")
+        return STATES[self.bulk.state]
 
     @property
     def counts(self) -> list[tuple[str, int]]:
-        return [(result_label(result), count) for result, count in self.results.items()]
+        return [(result_label(result), count) for result, count in self.bulk.results.items()]
 
     @property
-    def labelled_problems(self) -> list[tuple[str, str]]:
-        return [(task_id, result_label(result)) for task_id, result in self.problems]
+    def problems(self) -> list[tuple[str, str]]:
+        return [(task_id, result_label(result)) for task_id, result in self.bulk.problems]
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Sentences about what the action waits for, and about tasks without a result."""
+        found, bulk = [], self.bulk
+        if shards := bulk.waiting(self.now_ms):
+            found.append(counted(_SHARDS, len(shards), shards=", ".join(map(str, shards))))
+        labels = [str(DOINGS[do][0]) for do in ("stop", "continue", "discard") if do in bulk.asked]
+        if labels:
+            text = _("The scheduler has not carried out yet: %(commands)s.")
+            found.append(text % {"commands": ", ".join(labels)})
+        if bulk.state == FINISHED and bulk.found > bulk.count:
+            found.append(counted(_GONE, bulk.found - bulk.count))
+        return found
 
     @property
-    def count(self) -> int:
-        return sum(self.results.values()) + self.unnamed
+    def doings(self) -> list[tuple[str, Promise, bool]]:
+        """Return each command with its label, and whether it is possible now."""
+        return [(do, label, self.bulk.state in states) for do, (label, states) in DOINGS.items()]
 
     @property
-    def most(self) -> int:
-        return max(1, self.count if self.is_over else max(self.total, self.count))
-
-    def step(self, wheel: Wheel, options: dict[str, Any]) -> None:
-        """Carry out the action on the next tasks. After an error the step can be repeated: it has the other tasks."""
-        cursor = None if self.cursor is None else Position(*self.cursor)
-        page = Matching.of(self.action, self.filter).read(wheel, cursor, MAX_TASKS)
-        tasks = [task for task in page.items if self._is_meant(task)]
-        named = [task.task_id for task in tasks if has_usable_id(task)]
-        results: Mapping[str, CommandResult] = {}
-        if named:
-            values = {"eta": None if self.eta_ms is None else to_datetime(self.eta_ms)}
-            how = {**options, "reason": self.reason, "bulk": self.id, "transactional": False}
-            try:
-                results = self.action.ask(wheel, list(dict.fromkeys(named)), values, how)
-            except (WheelUnavailable, RequestInDoubt) as error:  # of some shards
-                self._count({task_id: one for task_id, one in error.results.items() if one == CommandResult.DONE})
-                raise
-        self.unnamed += len(tasks) - len(named)
-        self._count(results)
-        bad = [[task_id, str(result)] for task_id, result in results.items() if result != CommandResult.DONE]
-        self.problems = (self.problems + bad)[:PROBLEMS]
-        self.cursor = None if page.next is None else list(page.next)
-        self.steps += 1
-        self.is_over = page.next is None
-
-    def _count(self, results: Mapping[str, CommandResult]) -> None:
-        self.results = dict(Counter(self.results) + Counter(map(str, results.values())))
-
-    def _is_meant(self, task: Task | StoppedTask) -> bool:
-        if task.shard >= len(self.ends):  # the store has got more shards meanwhile
-            return False
-        if isinstance(task, StoppedTask):
-            return task.is_stopped and task.id <= self.ends[task.shard]
-        return task.seq <= self.ends[task.shard]
-
-
-def begin(wheel: Wheel, action: TaskAction, filter_: str, values: Mapping[str, Any]) -> BulkAction:
-    total, _exact = Matching.of(action, filter_).count(wheel)
-    eta = values.get("eta")
-    eta_ms = None if eta is None else round(eta.timestamp() * 1_000)
-    ends = [wheel.store.state(shard).seq for shard in range(wheel.store.shards)]
-    return BulkAction(action.verb, filter_, values["reason"], eta_ms, total, ends)
-
-
-#: Seconds of one step: a browser that goes away has the state of a second ago.
-STEP_S = 1.0
-#: A step that is not over by then has died with its process.
-BUSY_MS = 10_000
-_SESSION = "wheel_bulk"
+    def full(self) -> int:
+        """The end of the bar: a finished action has none left, also where tasks went away meanwhile."""
+        return max(1, self.bulk.count if self.bulk.state == FINISHED else self.bulk.found)
 
 
 def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResponse:
@@ -191,96 +180,91 @@ def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResp
     form = action.form(request.POST if "sure" in request.POST else None)
 
     def act() -> HttpResponse:
-        if (state := _state(request)) is not None and not state.is_over:
-            text = _("Another action on all matching tasks is not over. Continue or stop it first.")
-            messages.warning(request, text)
-            return HttpResponseRedirect(address(request, "pending_bulk"))
-        wheel = project_wheel()
-        matching = Matching.of(action, filter_)
-        if form.is_valid():
-            _keep(request, begin(wheel, action, filter_, form.cleaned_data))
-            return HttpResponseRedirect(address(request, "pending_bulk"))
+        wheel, matching = project_wheel(), Matching.of(action, filter_)
+        counts_typed = action.verb == "cancel" and not matching.facts
+        typed, shown = request.POST.get("typed", ""), request.POST.get("shown", "")
+        is_typed = not counts_typed or (whole_number(typed) is not None and whole_number(typed) == whole_number(shown))
+        if form.is_valid() and is_typed:
+            bulk = _begin(request, wheel, action, matching, form.cleaned_data)
+            return HttpResponseRedirect(_address(request, bulk))
         count, is_exact = matching.count(wheel)
         if not count:
             raise SelectionError(_("Nothing was done, because no task matches the filter."))
         values = {"action": action, "count": count, "is_exact": is_exact, "facts": matching.facts, "filter": filter_}
+        values |= {"counts_typed": counts_typed, "mistyped": form.is_bound and not is_typed}
         return render(counted(action.question_of_all, count), {**values, "form": form, "back": back})
 
     return attempt(request, back, act)
 
 
-def page(request: HttpRequest, render: Callable[[dict[str, Any]], HttpResponse]) -> HttpResponse:
-    """Show the action of the session; or carry out its next step, or stop it."""
-    state = _state(request)
-    if state is None:
-        messages.info(request, _("There is no action on all matching tasks."))
-        return HttpResponseRedirect(address(request, "pending_changelist"))
-    problem = ""
-    if request.method == "POST" and not state.is_over:
-        if "stop" in request.POST:
-            state.is_over = state.was_stopped = True
-            _log(request, state)
-            _keep(request, state)
-        elif state.busy_until_ms > now_ms():
-            time.sleep(STEP_S)  # another page of the browser carries the step out
-        elif request.POST.get("step") == str(state.steps):  # another page of the browser is not further on
-            problem = _step_alone(request, state)
-    values = {"bulk": state, "problem": problem}
-    if request.headers.get("Accept") == "application/json":
-        html = render_to_string("django_wheel/bulk_state.html", values, request)
-        return JsonResponse({"html": html, "goes_on": not (state.is_over or problem), "step": state.steps})
-    if request.method == "POST" and not problem:
-        return HttpResponseRedirect(address(request, "pending_bulk"))
-    return render(values)
+def _begin(
+    request: HttpRequest, wheel: Wheel, action: TaskAction, matching: Matching, values: Mapping[str, Any]
+) -> str:
+    eta = values.get("eta")
+    eta_ms = None if eta is None else round(eta.timestamp() * 1_000)
+    verb = action.verb if action.verb in ("cancel", REQUEUE) else MOVE
+    about = request_options(request, values["reason"])
+    bulk = wheel.bulk.begin(verb, matching.criteria, outcome=matching.outcome, eta_ms=eta_ms, **about)
+    named = _("filter: %(filter)s") % {"filter": printable(request.POST.get("filter", ""), 500)}
+    _log(request, action, _("all matching tasks"), values["reason"], named, bulk)
+    return bulk
 
 
-def _step_alone(request: HttpRequest, state: BulkAction) -> str:
-    """Carry out the next step, and keep its state, unless another page has stopped the action meanwhile."""
-    state.busy_until_ms = now_ms() + BUSY_MS
-    _keep(request, state)
-    request.session.save()
-    problem = _step(request, state)
-    state.busy_until_ms = 0
-    stored = type(request.session)(request.session.session_key).get(_SESSION)
-    if stored is not None and stored["id"] != state.id:  # it was stopped, and another action has begun
-        request.session[_SESSION] = stored
-        return problem
-    if stored is not None and stored["was_stopped"]:
-        state.is_over = state.was_stopped = True
-    elif state.is_over:
-        _log(request, state)
-    _keep(request, state)
-    return problem
+def _log(request: HttpRequest, action: TaskAction, what: str, reason: str, *more: str) -> None:
+    log(request, action.page, f"{action.label}: {what}", f"{action.label}: {what}", reason, *more)
 
 
-def _step(request: HttpRequest, state: BulkAction) -> str:
-    """Carry out requests for a second; return the error that ended it, if any."""
-    until_s = time.monotonic() + STEP_S
-    options = request_options(request, state.reason)
+def _address(request: HttpRequest, bulk: str) -> str:
+    site = None if request.resolver_match is None else request.resolver_match.namespace
+    return reverse("admin:django_wheel_pending_bulk_one", kwargs={"bulk": bulk}, current_app=site)
+
+
+def listed(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+    """Return the actions under way and those of the last week, the latest first."""
+    present_ms = now_ms()
+    return {"actions": [BulkView(one, present_ms) for one in wheel.bulk.latest(LISTED)], "now_ms": present_ms}
+
+
+def shown(wheel: Wheel, bulk: str) -> dict[str, Any]:
+    """Return the values of an action's page."""
+    found = wheel.bulk.get(bulk)
+    if found is None:
+        text = _("The store has no bulk action with this id: a week after its end it is forgotten.")
+        raise Http404(text)
+    return {"view": BulkView(found, now_ms()), "bulk": found, "now_ms": now_ms()}
+
+
+def progress(request: HttpRequest, bulk: str) -> HttpResponse:
+    """Return what the page's script shows."""
     try:
-        wheel: Wheel = project_wheel()
-        while not state.is_over:
-            state.step(wheel, options)
-            if time.monotonic() >= until_s:
-                break
-    except (WheelError, ImproperlyConfigured, SelectionError) as error:
-        return failure(error)
-    return ""
+        values = shown(project_wheel(), bulk)
+    except (WheelError, ImproperlyConfigured) as error:  # the script says that the page is out of date
+        return HttpResponse(masked_text(str(error)), status=503, content_type="text/plain; charset=utf-8")
+    view: BulkView = values["view"]
+    html = render_to_string("django_wheel/bulk_state.html", values, request)
+    doings = {do: is_possible for do, _label, is_possible in view.doings}
+    return JsonResponse({"html": html, "over": view.bulk.is_over, "doings": doings})
 
 
-def _log(request: HttpRequest, state: BulkAction) -> None:
-    label, named = state.action.label, _("filter: %(filter)s") % {"filter": printable(state.filter, 500)}
-    title, result = f"{label}: {counted(TASKS, state.count)}", f"{label}: {results_text(state.results)}"
-    log(request, state.action.page, title, result, state.reason, named)
+def change(request: HttpRequest, bulk: str) -> HttpResponse:
+    """Stop, continue or discard the action. The scheduler carries it out; the page says so until then."""
+    here = _address(request, bulk)
 
+    def act() -> HttpResponse:
+        do, wheel = request.POST.get("do", ""), project_wheel()
+        found = wheel.bulk.get(bulk)
+        if do not in DOINGS or found is None:
+            raise SelectionError(_("Nothing was done, because the action is not known any more."))
+        label, states = DOINGS[do]
+        view = BulkView(found, now_ms())
+        if found.state not in states:
+            text = _("Nothing was done, because the action is: %(state)s.")
+            raise SelectionError(text % {"state": view.state})
+        carry_out = {"stop": wheel.bulk.stop, "continue": wheel.bulk.continue_, "discard": wheel.bulk.discard}[do]
+        carry_out(bulk, **request_options(request, ""))
+        done = counted(TASKS, found.count)
+        _log(request, view.action, f"{label} ({done})", "", bulk)
+        messages.info(request, _("The scheduler is asked: %(command)s.") % {"command": label})
+        return HttpResponseRedirect(here)
 
-def _state(request: HttpRequest) -> BulkAction | None:
-    kept = request.session.get(_SESSION)
-    try:
-        return None if kept is None else BulkAction(**kept)
-    except TypeError:  # another version wrote it
-        return None
-
-
-def _keep(request: HttpRequest, state: BulkAction) -> None:
-    request.session[_SESSION] = asdict(state)
+    return attempt(request, here, act)

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext
@@ -27,7 +27,8 @@ from celery_wheel.store.ports.pages import END, Page
 from celery_wheel.values.format import printable
 from django_wheel import models
 from django_wheel.drawing import charts
-from django_wheel.views import bulk, requests, task
+from django_wheel.views import bulk as bulk_actions
+from django_wheel.views import requests, task
 from django_wheel.views.page import READING, PageAdmin, may_view_payload
 from django_wheel.views.query import LINES, PageQuery
 from django_wheel.views.task_actions import ACTIONS, OF_PENDING, OF_REJECTED
@@ -126,7 +127,8 @@ class PendingAdmin(PageAdmin):
     def more_urls(self, name: str) -> list[URLPattern]:
         return [
             path("act/", self.for_operators(self.act, ("POST",)), name=f"{name}_act"),
-            path("bulk/", self.for_operators(self.bulk, (*READING, "POST")), name=f"{name}_bulk"),
+            path("bulk/", self.for_operators(self.bulks, READING), name=f"{name}_bulk"),
+            path("bulk/<uuid:bulk>/", self.for_operators(self.bulk, (*READING, "POST")), name=f"{name}_bulk_one"),
             path("<int:timer_id>/", self.guarded(partial(task.page, self)), name=f"{name}_one"),
             path("<int:timer_id>/body/", self.guarded(task.body, may_view_payload), name=f"{name}_body"),
         ]
@@ -137,16 +139,21 @@ class PendingAdmin(PageAdmin):
         if action is None:
             return HttpResponseBadRequest(f"verb must be one of {', '.join(ACTIONS)}", content_type="text/plain")
         if "all" in request.POST:
-            return bulk.handle(request, action, partial(self.show, request, "django_wheel/bulk_confirm.html"))
+            return bulk_actions.handle(request, action, partial(self.show, request, "django_wheel/bulk_confirm.html"))
         return requests.handle(request, action, partial(self.show, request, "django_wheel/confirm.html"))
 
-    def bulk(self, request: HttpRequest) -> HttpResponse:
+    def bulks(self, request: HttpRequest) -> HttpResponse:
+        return self.answer(request, "django_wheel/bulk_list.html", bulk_actions.listed, title=gettext("Bulk actions"))
 
-        def render(values: dict[str, Any]) -> HttpResponse:
-            context = self.context(request, title=gettext("All matching tasks"))
-            return TemplateResponse(request, "django_wheel/bulk.html", {**context, **values})
-
-        return bulk.page(request, render)
+    def bulk(self, request: HttpRequest, bulk: UUID) -> HttpResponse:
+        """Show a bulk action, or its progress to the page's script; or stop, continue or discard it."""
+        if request.method == "POST":
+            return bulk_actions.change(request, str(bulk))
+        if request.headers.get("Accept") == "application/json":
+            return bulk_actions.progress(request, str(bulk))
+        values = partial(bulk_actions.shown, bulk=str(bulk))
+        title = gettext("All matching tasks")
+        return self.answer(request, "django_wheel/bulk.html", lambda wheel, query: values(wheel), title=title)
 
 
 admin.site.register(models.History, PageAdmin, template="django_wheel/history.html", values=staticmethod(history))

@@ -1,5 +1,6 @@
 """The audit log: each request of a person with its result, wherever it was made; the page, and the exports."""
 
+import asyncio
 import csv
 import io
 import json
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.handlers.asgi import ASGIHandler
 from django.test import AsyncClient, Client
 
 from celery_wheel.store.audit_model import AuditedRequest, process_name
@@ -200,6 +202,31 @@ def test_an_export_begins_under_asgi_before_all_is_read(operator: Client, reads:
     parts = async_to_sync(received)()
     assert [read for read, _ in parts] == [1, 2, 3, 3]
     assert b"".join(part for _, part in parts).decode() == export(operator, "csv")
+
+
+def test_a_server_gets_the_first_bytes_before_the_last_are_read(operator: Client, reads: list[Any]) -> None:
+    cookies = "; ".join(f"{name}={one.value}" for name, one in operator.cookies.items())
+    headers = [(b"host", b"testserver"), (b"cookie", cookies.encode())]
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "path": f"{LOG}export/csv/", "headers": headers}
+    sent: list[tuple[int, int]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append((len(reads), len(message.get("body", b""))))
+
+    async def serve() -> None:
+        waits: list[dict[str, Any]] = [{"type": "http.request", "body": b""}]
+
+        async def receive() -> dict[str, Any]:
+            if waits:
+                return waits.pop()
+            await asyncio.Event().wait()
+            raise AssertionError("the client stays")
+
+        await ASGIHandler()({**scope, "query_string": b""}, receive, send)  # type: ignore[arg-type]
+
+    async_to_sync(serve)()
+    with_bytes = [read for read, size in sent if size]
+    assert with_bytes[0] < with_bytes[-1], "a part is sent before the last one is read"
 
 
 @pytest.mark.usefixtures("nowhere")

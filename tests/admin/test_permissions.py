@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib import admin
@@ -36,7 +37,8 @@ MARKING = {f"{ADMIN}/wheel/seen/": ("POST",)}
 #: Addresses that act, and their methods; all other addresses only read.
 ACTING = {
     f"{ADMIN}/pending/act/": ("POST",),
-    f"{ADMIN}/pending/bulk/": ("GET", "HEAD", "POST"),
+    f"{ADMIN}/pending/bulk/": ("GET", "HEAD"),
+    f"{ADMIN}/pending/bulk/<uuid:bulk>/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/group/limits/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/wheel/gate/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/audit/erase/": ("GET", "HEAD", "POST"),
@@ -44,11 +46,13 @@ ACTING = {
     f"{ADMIN}/schedule/edit/": ("GET", "HEAD", "POST"),
     f"{ADMIN}/schedule/preview/": ("POST",),
 }
-#: The status of an action without a verb, of a page without a name, and without an action that goes on.
+#: The status of an action without a verb, of a page without a name, and without a bulk action.
 INCOMPLETE = {
     (f"{ADMIN}/wheel/seen/", "POST"): 400,
     (f"{ADMIN}/pending/act/", "POST"): 400,
-    **{(f"{ADMIN}/pending/bulk/", method): 302 for method in ("GET", "HEAD", "POST")},
+    (f"{ADMIN}/pending/bulk/<uuid:bulk>/", "GET"): 404,
+    (f"{ADMIN}/pending/bulk/<uuid:bulk>/", "HEAD"): 404,
+    (f"{ADMIN}/pending/bulk/<uuid:bulk>/", "POST"): 302,
     (f"{ADMIN}/schedule/act/", "POST"): 400,
     (f"{ADMIN}/schedule/one/", "GET"): 404,
     (f"{ADMIN}/schedule/one/", "HEAD"): 404,
@@ -60,6 +64,10 @@ def row(holder: Holder) -> int:
     parts = {"task": NASTY, "task_id": NASTY, "queue": NASTY, "body": NASTY.encode(), "headers": b'{"a": "<i>"}'}
     (found,) = tallied(holder, NOW, **parts)
     return int(found.id)
+
+
+def path_of(address: str, row: int) -> str:
+    return address.replace("<int:timer_id>", str(row)).replace("<uuid:bulk>", str(UUID(int=1)))
 
 
 def contents(store: SqlStore) -> dict[str, list[Any]]:
@@ -87,7 +95,7 @@ def test_every_address_allows_only_its_methods_and_users(
     client, before = client_of(kind), contents(store)
     methods = ACTING.get(address) or MARKING.get(address, ("GET", "HEAD"))
     for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
-        response = client.generic(method, address.replace("<int:timer_id>", str(row)), "x=1")
+        response = client.generic(method, path_of(address, row), "x=1")
         wanted = status
         if status == 200 and address in ACTING and kind not in ("operator", "superuser"):
             wanted = 403

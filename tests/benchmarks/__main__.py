@@ -49,10 +49,23 @@ BENCHES = {
     "beats": ("idle", "scale", "processes"),
     "watching": ("overview", "metrics"),
     "groups": ("groups",),
+    "bulk_actions": ("bulk",),
 }
 MODULES = {name: module for module, names in BENCHES.items() for name in names}
 #: Benches on one store, which ``--store`` names.
-ON_STORE = ("spine", "herd", "steady", "cold", "scale", "saturation", "processes", "overview", "metrics", "groups")
+ON_STORE = (
+    "spine",
+    "herd",
+    "steady",
+    "cold",
+    "scale",
+    "saturation",
+    "processes",
+    "overview",
+    "metrics",
+    "groups",
+    "bulk",
+)
 DEFAULT = (
     *("wheel", "purgatory", "complete", "decoding", "producer", "spine", "rabbit", "many"),
     *("size", "herd", "steady", "cold", "idle"),

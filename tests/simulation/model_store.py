@@ -19,6 +19,7 @@ from typing import Any
 
 from celery_wheel.errors import Fenced, RequestWithdrawn, StoreRolledBack
 from celery_wheel.store import model
+from celery_wheel.store.bulk_model import BulkPart, BulkRows
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.ports import Bell, ForgetPlace, Renewal, Retention, SilentBell
 from celery_wheel.store.schedule_model import Run, Schedule
@@ -484,6 +485,17 @@ class ModelStore:
             return items
         upto = list(itertools.accumulate(len(item.payload) for item in items))
         return [item for n, item in enumerate(items) if n == 0 or upto[n] <= max_bytes]
+
+    # -- bulk actions: none is begun here ------------------------------------------------------------
+
+    def next_bulk(self, shard: int, action: str | None = None) -> BulkPart | None:
+        return None
+
+    def bulk_rows(self, part: BulkPart, limit: int | None) -> BulkRows:
+        raise LookupError(part)
+
+    def bulk_task_rows(self, row_ids: Sequence[int]) -> list[model.Row]:
+        raise LookupError(row_ids)
 
     # -- erasure -------------------------------------------------------------------------------------
 

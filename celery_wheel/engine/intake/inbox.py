@@ -18,6 +18,9 @@
     erase         {"digests": [str], "by": "task_id", "key", "group" or "schedule", "value": str,
                   "schedules": [int, …]}, with id, actor and reason as above; the holder adds {"progress": {…}}, see
                   ``ErasureProgress``
+    bulk          {"bulks": [UUID], "do": "begin", "stop", "continue" or "discard"}, with id, actor and reason as above;
+                  to begin: {"verb": "cancel", "move" or "requeue", "criteria": {name: value}, "outcome": "rejected" or
+                  "expired", "eta_ms": int}; see ``engine.bulk_action``
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; see ``recurring.change``. A do of
                   DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
@@ -47,6 +50,7 @@ from celery_wheel.engine.intake.stored_form import Decode, DerivedId, unpack_mes
 from celery_wheel.recurring.definition import BACKFILL_OVERLAPS
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import MACHINES, ORIGINS, PROGRAM, UNKNOWN_ORIGIN, AuditEntry, AuditHead
+from celery_wheel.store.bulk_model import DOINGS, VERBS, BulkRequest, Do
 from celery_wheel.store.erasure_model import CRITERIA, ErasureCriterion, ErasureProgress
 from celery_wheel.store.schedule_model import RUN_ENDED, SCHEDULE, is_run_id
 from celery_wheel.values.error_text import Malformed, error_text
@@ -155,7 +159,21 @@ class Erasure:
         return json.dumps({**json.loads(self.payload), "progress": asdict(progress)}).encode()
 
 
-AnyCommand = Command | Completion | ScheduleCommand | Erasure
+@dataclass(slots=True, frozen=True)
+class BulkCommand:
+    """A command ``bulk``: it begins, stops, continues or discards a bulk action."""
+
+    item_id: int
+    do: Do
+    action: str  #: id of the bulk action
+    actor: str
+    reason: str
+    answer_to: str | None = None
+    request: BulkRequest | None = None  #: to begin
+    audit: AuditHead | None = None
+
+
+AnyCommand = Command | Completion | ScheduleCommand | Erasure | BulkCommand
 
 
 def parse(
@@ -243,6 +261,23 @@ def _erasure(item: model.InboxItem) -> Erasure:
     return Erasure(item.id, digest, ErasureCriterion(by, value, schedules), *about, item.payload, known)
 
 
+def _bulk(item: model.InboxItem) -> BulkCommand:
+    fields = json.loads(item.payload)
+    [action], do, request = _names(fields, "bulks"), fields["do"], None
+    if do not in DOINGS:
+        raise Malformed(f"do must be one of {', '.join(DOINGS)}, got {do!r:.60}")
+    if do == "begin":
+        request = BulkRequest.of_command({**fields, "bulks": [str(uuid.UUID(action))]})
+        if request.verb not in VERBS or (request.verb == model.REQUEUE) != (request.outcome in model.REQUEUABLE):
+            raise Malformed(f"verb must be one of {', '.join(VERBS)}, got {request.verb!r:.60} {request.outcome!r:.60}")
+        for name, value in asdict(request.criteria).items():
+            if value is not None and (type(value) is int) != (name in ("shard", "from_ms", "to_ms")):
+                raise Malformed(f"{name} must be of its type, got {value!r:.60}")
+        if request.eta_ms is not None:
+            _check_instant("eta_ms", request.eta_ms)
+    return BulkCommand(item.id, do, action, *_actor_and_reason(fields), _answer_to(fields), request)
+
+
 def _run_ended(item: model.InboxItem) -> RunEnded:
     fields = json.loads(item.payload)
     of_slot = "slot" in fields
@@ -320,6 +355,7 @@ _PARSERS: dict[str, Callable[[model.InboxItem], AnyCommand | RunEnded]] = {
     model.LIMIT: _limit_command,
     SCHEDULE: _schedule_command,
     model.ERASE: _erasure,
+    model.BULK: _bulk,
     RUN_ENDED: _run_ended,
 }
 
@@ -331,7 +367,20 @@ MAX_SKEW_MS = 60_000
 MAX_DETAILS = 10_000
 
 #: Arguments of commands that the audit log has; none is a value of a task.
-_DETAILS = ("eta_ms", "per_ms", "how", "limits", "source", "from_ms", "upto_ms", "every_ms", "overlap", "by")
+_DETAILS = (
+    "eta_ms",
+    "per_ms",
+    "how",
+    "limits",
+    "source",
+    "from_ms",
+    "upto_ms",
+    "every_ms",
+    "overlap",
+    "by",
+    "verb",
+    "criteria",
+)
 
 
 def audit_head(item: model.InboxItem, derived_id: DerivedId) -> AuditHead:
@@ -342,7 +391,7 @@ def audit_head(item: model.InboxItem, derived_id: DerivedId) -> AuditHead:
     fields = json.loads(item.payload)
     given = fields.get("audit") or {"origin": UNKNOWN_ORIGIN}
     details = json.dumps({name: fields[name] for name in _DETAILS if fields.get(name)})
-    at_ms, bulk = given.get("at_ms", 0), given.get("bulk")
+    at_ms, bulk = given.get("at_ms", 0), fields["bulks"][0] if item.kind == model.BULK else given.get("bulk")
     if type(at_ms) is not int or not 0 <= at_ms < END_OF_TIME_MS or len(details) > MAX_DETAILS:
         raise Malformed(f"audit must have an instant and short details, got {given!r:.100}")
     if given["origin"] not in ORIGINS:
@@ -364,6 +413,8 @@ def _action(kind: str, fields: Mapping[str, Any]) -> str:
         return f"schedule_{fields['do']}"
     if kind == model.MOVE:
         return "run_now" if fields.get("eta_ms") is None else "reschedule"
+    if kind == model.BULK:
+        return f"bulk_{fields['do']}"
     if kind == model.LIMIT:
         return "clear_limits" if fields["limits"] is None else "set_limits"
     return kind

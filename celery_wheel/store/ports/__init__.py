@@ -29,6 +29,7 @@ from celery_wheel.store.store_model import SilentBell as SilentBell
 from celery_wheel.store.store_model import StoreIdentity as StoreIdentity
 
 if TYPE_CHECKING:
+    from celery_wheel.store.bulk_model import BulkPart, BulkRows, BulkShard
     from celery_wheel.store.sql.browse import Browse
     from celery_wheel.store.sql.handover import SqlHandover
     from celery_wheel.store.sql.loads import SqlLoads
@@ -185,6 +186,19 @@ class Store(Protocol):
         """Return the oldest chunks of committed loads, up to ``max_rows`` messages but at least one chunk if any
         exists, in the order of loads and then of ids. The ``Change`` that accepts a chunk deletes it."""
 
+    # -- bulk actions: requests begin them, the holder carries them out --------------------------------
+
+    def next_bulk(self, shard: int, action: str | None = None) -> BulkPart | None:
+        """Return the shard's part of a bulk action; without its id, of the running action whose last step is the
+        longest ago. ``has_arrivals`` is True while there is one."""
+
+    def bulk_rows(self, part: BulkPart, limit: int | None) -> BulkRows:
+        """Return the next rows that match, from the place on that the part has come to; or with ``limit`` None their
+        number. A look reads 20,000 rows at most, so it may find none although later rows match."""
+
+    def bulk_task_rows(self, row_ids: Sequence[int]) -> list[model.Row]:
+        """Return the existing rows among these ids, in any lane, with the ids of their tasks."""
+
     # -- commands: every process may send them, the holder answers ----------------------------------------
 
     def put_command(self, shard: int, kind: str, payload: bytes) -> int:
@@ -326,6 +340,12 @@ class FullStore(Store, Protocol):
 
     @property
     def maintenance(self) -> SqlMaintenance: ...
+
+    def bulk_shards(self, action: str) -> list[BulkShard]:
+        """Return all shards with their parts of a bulk action, and the commands about it, by one statement."""
+
+    def bulk_actions(self, limit: int) -> list[str]:
+        """Return the ids of the bulk actions that the store knows, the latest first."""
 
     def identity(self) -> StoreIdentity:
         """Read the store's identity, by which a broker tells it from a copy."""

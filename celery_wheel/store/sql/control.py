@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, insert, 
 
 from celery_wheel.store.model import STOPPED, UNANNOUNCED, WATCH, Change, Gate, Row, Tombstone, Watch
 from celery_wheel.store.sql import audit
+from celery_wheel.store.sql.bulk import BulkStatements
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.groups import GroupStatements
 from celery_wheel.store.sql.holding import fence
@@ -122,6 +123,8 @@ class SqlControl(StorePart):
             self._statements.of(GroupStatements).forget_rates(connection, at_shard=shard, now_ms=now_ms)
             record_ends(connection, self._statements, shard)
             self._statements.of(LoadStatements).expire(connection, now_ms)
+            if shard == 0:
+                self._statements.of(BulkStatements).expire(connection, now_ms)
             audit.forget(connection, self._statements, shard, audits_before_ms, now_ms)
         if shard == 0:
             self._catalogue.routes.forget(self.shards, now_ms)

@@ -9,10 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, insert, or_, select, update
 
-from celery_wheel.store.model import COMMITTED, BulkLoadChunk, InboxItem, NewItem
+from celery_wheel.store.model import BULK, COMMITTED, BulkLoadChunk, InboxItem, NewItem
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import (
     answer,
+    bulk,
     bytes_to_task_id,
     digits,
     inbox,
@@ -72,7 +73,7 @@ class IntakeStatements:
         return sorted({row_id for rows in found for _, _, row_id in rows})
 
     def _prepare_commands(self, statements: Statements) -> None:
-        item = places("shard", "kind", "payload")
+        item = places("shard", "kind", "payload", "bulk")
         self.put_command = statements(insert(inbox).values(item).returning(inbox.c.id))
         self.command_payload = statements(select(inbox.c.payload).where(inbox.c.id == bindparam("item")))
         again = statements.insert_or(inbox).inline().values(id=bindparam("item"), **item)
@@ -87,8 +88,14 @@ class IntakeStatements:
             load_chunk.c.load == load.c.id, and_(is_committed, load_chunk.c.shard == bindparam("at_shard"))
         )
         waiting = exists().where(inbox.c.shard == bindparam("shard"))
-        self.arrivals = statements(select(constant(1)).where(or_(waiting, loaded)))
-        some = or_(exists(select(inbox.c.id)), exists(select(load.c.id).where(is_committed)))
+        running = bulk.c.stepped_ms.is_not(None)
+        goes_on = exists().where(bulk.c.shard == bindparam("of_shard"), running)
+        self.arrivals = statements(select(constant(1)).where(or_(waiting, loaded, goes_on)))
+        some = or_(
+            exists(select(inbox.c.id)),
+            exists(select(load.c.id).where(is_committed)),
+            exists(select(bulk.c.id).where(running)),
+        )
         self.any_arrivals = statements(select(constant(1)).where(some))
         self.committed = statements(select(load.c.id).where(is_committed).order_by(load.c.id))
         here = and_(load_chunk.c.load == bindparam("load"), load_chunk.c.shard == bindparam("shard"))
@@ -98,6 +105,11 @@ class IntakeStatements:
         )
         taken = and_(load_chunk.c.id == bindparam("chunk"), load_chunk.c.shard == bindparam("at_shard"))
         self.accept_chunk = statements(delete(load_chunk).where(taken))
+
+
+def action_of(kind: str, payload: bytes) -> str | None:
+    """Return the bulk action that a command is about, by which pages find it."""
+    return str(json.loads(payload)["bulks"][0]) if kind == BULK else None
 
 
 class SqlIntake(StorePart):
@@ -122,7 +134,7 @@ class SqlIntake(StorePart):
         self._database.tidy()  # a bulk load may run while no scheduler does
 
     def has_arrivals(self, shard: int) -> bool:
-        return self._database.poll(self._intake.arrivals, (shard, shard))
+        return self._database.poll(self._intake.arrivals, (shard, shard, shard))
 
     def arrivals(self, shards: Sequence[int]) -> list[int]:
         if not self._database.poll(self._intake.any_arrivals, ()):
@@ -182,7 +194,8 @@ class SqlIntake(StorePart):
         encrypt = self._catalogue.seal.encrypt
         with self._database.writing() as connection:
             for shard, kind, payload in commands:
-                put = self._intake.put_command(connection, shard=shard, kind=kind, payload=encrypt(payload))
+                sealed, of = encrypt(payload), action_of(kind, payload)
+                put = self._intake.put_command(connection, shard=shard, kind=kind, payload=sealed, bulk=of)
                 items.append(put.scalar_one())
         self._database.ring()
         return items
@@ -199,7 +212,8 @@ class SqlIntake(StorePart):
         with self._database.writing() as connection:
             # PostgreSQL waits here for another transaction that has put the same id, be it a session whose client is
             # gone: after it, the deletion finds the item, or nobody ever will.
-            was_absent = intake.put_again(connection, item=item, shard=shard, kind=kind, payload=payload).rowcount
+            again = {"shard": shard, "kind": kind, "payload": payload, "bulk": None}
+            was_absent = intake.put_again(connection, item=item, **again).rowcount
             if was_absent:
                 intake.withdraw(connection, item=item, payload=payload)
                 return False

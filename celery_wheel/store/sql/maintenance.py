@@ -2,7 +2,8 @@
 
 ::
 
-    refuse      a shard that its holder did not give up (its last chunk may be in doubt), inbox items, open loads
+    refuse      a shard that its holder did not give up (its last chunk may be in doubt), inbox items, open loads,
+                bulk actions that are not over
     grow        new shards, empty, with numbers after every id of the store
     move        pending rows of another shard now: in order into its main lane, with new seqs; their watches follow
                 a row that its shard has already is removed: a restored broker delivered it to the former shard too
@@ -41,6 +42,7 @@ from sqlalchemy import (
 
 from celery_wheel.errors import SettingError, StoreUnusable
 from celery_wheel.store.audit_model import STORE, AuditEntry, Operator, store_entry
+from celery_wheel.store.bulk_model import RUNNING, STOPPED
 from celery_wheel.store.model import DAY_MS, FIRST_TIME, HOUR_MS, OPEN, SHARD_BITS, TallyKey
 from celery_wheel.store.sql.audit import append
 from celery_wheel.store.sql.catalogue import Catalogue
@@ -51,6 +53,7 @@ from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
 from celery_wheel.store.sql.schema import (
     answer,
+    bulk,
     gate,
     inbox,
     lane,
@@ -157,6 +160,9 @@ class _Resharding:
             )
         if self._execute(select(inbox.c.id).limit(1)).first():
             self._refuse("its inbox has items", "start a scheduler, which empties it, and stop the scheduler")
+        unended = select(bulk.c.action).where(bulk.c.state.in_((RUNNING, STOPPED))).limit(1)
+        if (action := self._connection.scalar(unended)) is not None:
+            self._refuse(f"the bulk action {action} is not over", "let a scheduler finish it, or discard it")
         for one in unfinished_in(self._connection):
             remedy = "end it" if one.state == OPEN else "start a scheduler, which accepts it, and stop the scheduler"
             self._refuse(f"the load {one.name!r} is {one.state}", remedy)

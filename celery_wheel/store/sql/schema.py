@@ -23,6 +23,7 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_tombstone          ids that were cancelled before they came          checked against accepted messages
     wheel_watch              the tasks that claim a key                        found by key, removed with the timer
     wheel_gate               pauses and slow resumes                           read at adoption
+    wheel_bulk               a shard's part of an act on all tasks of a filter written by each of its steps
     wheel_inbox              messages and commands for the holder              read by id, deleted once carried out
     wheel_load               bulk loads                                        found by their names
       └ wheel_load_part      the attempt that may write a part of a load       claimed anew by a later attempt
@@ -390,9 +391,29 @@ inbox = sharded(
     required("kind", sa.Text, "message, messages, or the name of a command"),
     required("payload", sa.LargeBinary, "the message, some messages packed, or the command's arguments"),
     optional("rows", sa.Integer, "messages in it, where they are packed"),
+    optional("bulk", sa.Text, "the bulk action that a command is about"),
     sa.Index("wheel_inbox_shard", "shard", "id"),
+    # Commands about bulk actions are few, also where very many messages wait.
+    partial_index("wheel_inbox_bulk", "bulk", where={"bulk": True}),
     # No id is used twice: a deleted command must not be taken for a newer one.
     sqlite_autoincrement=True,
+)
+
+bulk = sharded(
+    "bulk",
+    required("action", sa.Text, "id of the bulk action, chosen by the asker; UUIDv7"),
+    required("state", sa.Text, "running, stopped, finished or discarded"),
+    required("request", sa.Text, "JSON object: the act, its filter, the person, the reason and the time of asking"),
+    required("progress", sa.Text, "JSON object: how far the shard has come, and the number of tasks by result"),
+    required("changed_ms", sa.BigInteger, "time of the last step or change of the state; instant, Unix milliseconds"),
+    optional(
+        "stepped_ms",
+        sa.BigInteger,
+        "the same, while it is running; the earliest has the next step; instant, Unix milliseconds",
+    ),
+    sa.UniqueConstraint("action", "shard", name="wheel_bulk_place"),
+    # Few actions are running.
+    partial_index("wheel_bulk_running", "shard", "stepped_ms", where={"stepped_ms": True}),
 )
 
 load = table(

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from celery_wheel.store.model import SCHEMA_VERSION, Change
 from celery_wheel.store.sql import changes, history
 from celery_wheel.store.sql.browse import Browse
+from celery_wheel.store.sql.bulk import SqlBulk, write_bulk
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
@@ -28,7 +29,7 @@ from celery_wheel.store.store_model import ForgetPlace, Retention, StoreIdentity
 from celery_wheel.values.keyring import EncryptionKeys
 
 
-class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure):
+class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int, keys: EncryptionKeys) -> None:
@@ -55,6 +56,7 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         with self._database.writing() as connection:
             changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
             write_erasure(connection, self._statements, shard, change)
+            write_bulk(connection, self._statements, shard, change)
         if change.passed_on:
             self._database.ring()
 

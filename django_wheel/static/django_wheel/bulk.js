@@ -1,41 +1,37 @@
-// Carries an action on all matching tasks on, step by step, while the page is open. Without this script the button
-// Continue carries out one step.
+// Shows the progress of a bulk action every second, until it is over. The scheduler carries the action out, whether this
+// page is open or not. Without this script the page reloads itself every few seconds.
 "use strict";
 (() => {
-  const form = document.getElementById("wheel-bulk");
   const state = document.getElementById("wheel-bulk-state");
+  const form = document.getElementById("wheel-bulk");
+  const lost = document.getElementById("wheel-bulk-lost");
   if (!form) return;
-  let running = false;
+  let shown = "";
+  let pauseMs = 1000;
 
-  async function run() {
-    running = true;
+  async function show() {
     try {
-      for (;;) {
-        const answer = await fetch(location.href, {
-          method: "POST",
-          body: new FormData(form),
-          headers: { Accept: "application/json" },
-          redirect: "error",
-        });
-        if (!answer.ok) throw new Error(answer.status);
-        const step = await answer.json();
-        state.innerHTML = step.html;
-        form.elements.step.value = step.step;
-        if (!step.goes_on) {
-          form.hidden = !state.querySelector(".errornote");
-          break;
-        }
+      const answer = await fetch(location.href, { headers: { Accept: "application/json" }, redirect: "error" });
+      if (!answer.ok) throw new Error(answer.status);
+      const found = await answer.json();
+      if (found.html !== shown) {
+        const open = state.querySelector("details")?.open ?? false;
+        state.innerHTML = shown = found.html;
+        const details = state.querySelector("details");
+        if (details) details.open = open;
       }
+      for (const button of form.elements) {
+        if (button.name === "do") button.hidden = !found.doings[button.value];
+      }
+      lost.hidden = true;
+      pauseMs = 1000;
+      if (found.over) return;
     } catch {
-      form.submit(); // the page says what is wrong, and has the button
+      lost.hidden = false; // what is shown is out of date
+      pauseMs = Math.min(pauseMs * 2, 30000);
     }
-    running = false;
+    setTimeout(show, pauseMs);
   }
 
-  form.addEventListener("submit", (event) => {
-    if (event.submitter?.name === "stop") return;
-    event.preventDefault();
-    if (!running) run();
-  });
-  run();
+  setTimeout(show, pauseMs);
 })();

@@ -146,7 +146,7 @@ def test_a_pause_of_a_group_without_tasks_says_so(
 
 
 def test_all_tasks_of_a_group_are_cancelled(wheel: VirtualWheel, add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_wheel.control.AT_A_TIME", 2)
+    monkeypatch.setattr("celery_wheel.engine.bulk_action.ROWS_AT_ONCE", 2)
     control = add.app.wheel
     for n in range(5):
         add.apply_async((n, 0), countdown=60 * n + 60, wheel={"group": "tenant:1"})
@@ -155,7 +155,7 @@ def test_all_tasks_of_a_group_are_cancelled(wheel: VirtualWheel, add: Any, monke
     wheel.advance(minutes=2)  # some wait in the line of the group
     assert control.cancel_all(group="tenant:1", actor="anna", reason="gone") == {"done": 5}
     assert control.cancel_all(group="tenant:1") == {}
-    assert [one.action for one in control.audit(actor="anna").items] == ["cancel"] * 3
+    assert [one.action for one in control.audit(actor="anna").items] == ["bulk_end", *["cancel"] * 3, "bulk_begin"]
     assert len({one.bulk for one in control.audit(actor="anna").items}) == 1
     assert [one.task_id for one in control.history().items] == [other]
     with pytest.raises(TypeError, match="cancel_all must have a filter"):
