@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from celery_wheel.engine import bulk_action
+from celery_wheel.errors import ArgumentError, WheelUnavailable
 from celery_wheel.requests import bulk as requests_bulk
 from celery_wheel.store.bulk_model import KEPT_MS
 from celery_wheel.store.ports.pages import Criteria
@@ -313,6 +314,22 @@ def test_an_action_waits_for_a_scheduler_and_says_so(
     assert "No scheduler holds the shards 0, 1" in unescape(shown(operator, BULK))
     operator.post(page, {"do": "stop"})
     assert "has not carried out yet: Stop" in polled(operator, page)["html"]
+
+
+def test_an_asker_that_no_longer_waits_stops_the_action(store: SqlStore) -> None:
+    bulk = project_wheel().bulk
+    action = bulk.begin("cancel", Criteria(queue="celery"), actor="anna")
+    with pytest.raises(WheelUnavailable, match=f"no scheduler went on with the bulk action {action} in shard 0, 1"):
+        bulk.result(action, 0.01)
+    found = bulk.get(action)
+    assert found is not None
+    assert found.asked == {"begin", "stop"}
+    with pytest.raises(WheelUnavailable, match="nothing will happen there"):
+        project_wheel().cancel_all(queue="celery", timeout=0.01)
+    assert [one.id for one in bulk.latest()] == [action], "what was withdrawn is gone"
+    for wrong in (("erase", Criteria()), ("requeue", Criteria()), ("cancel", Criteria(key="\0"))):
+        with pytest.raises(ArgumentError):
+            bulk.begin(*wrong)
 
 
 def test_a_page_that_is_open_costs_one_statement(
