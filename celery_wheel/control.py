@@ -389,7 +389,7 @@ class Wheel:
             raise TypeError('cancel_all must have a filter, like group="tenant:42", got none; nothing was cancelled')
         request = self.bulk.request_to_begin(CANCEL, criteria, "", None, how)
         self.ask(request)  # until each holder has begun
-        done = self.bulk.wait(str(request.single), request.timeout_s, self.turn)
+        done = self.bulk.result(str(request.single), request.timeout_s, self.turn)
         return {CommandResult(name): count for name, count in done.results.items()}
 
     # -- gates ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
     Groups      groups              …/group/                             the same
     Audit log   audit               …/audit/  and  export/csv/  jsonl/   the same
     Schedules   schedules           …/schedule/ …                        the same; see ``schedules``
-    requests    requests, bulk      …/pending/act/  …/pending/bulk/      operate_wheel
+    requests    requests, bulk      …/pending/act/  bulk/  bulk/<id>/    operate_wheel
                 gate, limits        …/wheel/gate/  …/group/limits/       operate_wheel
                 erase               …/audit/erase/                       erase_data
 

@@ -3,7 +3,7 @@
 ::
 
     begin ─► id      a command in the inbox of each shard; nobody waits      get, latest   what the store has of it
-    stop, continue_, discard     the same                                    wait          until it is over
+    stop, continue_, discard     the same                                    result        when it is over
 
 See ``celery_wheel.store.bulk_model`` for the states, and ``celery_wheel.engine.bulk_action`` for the steps.
 """
@@ -181,7 +181,7 @@ class BulkActions:
         found: Iterable[BulkAction | None] = map(self.get, self._wheel.store.bulk_actions(limit))
         return [one for one in found if one is not None]
 
-    def wait(self, action: str, timeout: float, turn: Any = None) -> BulkAction:
+    def result(self, action: str, timeout: float, turn: Any = None) -> BulkAction:
         """Wait until an action is over, and return it; the time-out begins anew with each step.
 
         Raises WheelUnavailable where no step comes within it: the action is stopped then.
@@ -218,4 +218,4 @@ class BulkActions:
     adiscard = twin(discard)
     aget = twin(get)
     alatest = twin(latest)
-    await_ = twin(wait)
+    aresult = twin(result)

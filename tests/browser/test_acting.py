@@ -124,7 +124,7 @@ def test_all_tasks_that_match_are_cancelled_while_the_page_shows_the_progress(
     assert states(store, others) == ["pending"] * 2
 
     page.get_by_role("link", name="The result of each task").click()
-    expect(page.locator("#wheel-audit")).to_contain_text("End of a bulk action")
+    expect(page.locator("#wheel-audit")).to_contain_text("end of a bulk action")
     expect(page.locator("#wheel-audit")).to_contain_text("campaign is over")
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
