@@ -88,6 +88,8 @@ class Lease(ShardModel):
     def publish(self, state: State, epoch: int, chunk: Chunk, failed: tuple[int, ...], answer: str) -> State:
         redis = state.redis
         right = self.answer(state, epoch, chunk)
+        if right in (PUBLISHED, ROLLED_BACK) and self.lacks_last(state, epoch, chunk):
+            right = answer if answer == MISSING else right
         require(answer == right, f"Redis answers {answer}, and {right} is right")
         if answer != PUBLISHED:
             return state
@@ -106,6 +108,11 @@ class Lease(ShardModel):
         if found >= chunk.upto:
             return ALREADY
         return PUBLISHED if found == chunk.after else ROLLED_BACK
+
+    def lacks_last(self, state: State, epoch: int, chunk: Chunk) -> bool:
+        """Whether Redis may have lost the chunk, of any lane, that this epoch knows to be confirmed last."""
+        before = {**state.memory[epoch].taken, chunk.lane: chunk.after}
+        return state.lost and any(at > state.redis.offsets.get(lane, ORIGIN) for lane, at in before.items())
 
     def lose(self, state: State, epoch: int, offsets: Map[int, At]) -> State:
         """Go back to what Redis had before: messages that were published since are gone."""
