@@ -20,6 +20,7 @@ from greenlet import GreenletExit
 from celery_wheel.broker import shard_of
 from celery_wheel.engine.port import BrokerOffset, Chunk, Published
 from celery_wheel.store.model import Message, Row
+from celery_wheel.store.ports.pages import StoreSize
 from tests.kit.virtual_machine import Host, Machine
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
@@ -106,7 +107,7 @@ class YearDisk(Disk):
 
 
 class Browse:
-    """The part of a store's port ``Browse`` that the sources read."""
+    """The part of a store's port ``Browse`` that the sources and the checks of health read."""
 
     def __init__(self, disk: YearDisk) -> None:
         self._disk = disk
@@ -116,6 +117,9 @@ class Browse:
         return sorted(one.name for one in found if one.source == source and one.name > after)
 
     def schedule_counts(self) -> None: ...
+
+    def size(self) -> StoreSize:
+        return StoreSize(0, None)
 
     def server(self) -> None:
         """No database server is asked about itself."""
@@ -202,8 +206,8 @@ class YearRedis(ModelRedis):
         self.server.keys.queues.clear()  # the judge has seen them
         return found
 
-    def verify(self, shard: int, epoch: int, confirmed: int) -> None:
-        self._servers.shards[shard].keys.fence.verify(epoch, confirmed)
+    def verify(self, shard: int, epoch: int, confirmed: int, accepted: int = 0) -> None:
+        self._servers.shards[shard].keys.fence.verify(epoch, confirmed, accepted)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         line, changed = self._servers.line, self._servers.changed
