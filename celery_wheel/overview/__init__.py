@@ -267,7 +267,7 @@ class Overview:
         The holders' snapshots have the groups with the most waiting tasks only.
         """
         if gate.scope == "group":
-            rows = [row for one in self.shards for row in (one.snapshot or {}).get("groups", {}).get("largest", ())]
+            rows = [row for one in self.shards for row in ((one.snapshot or {}).get("groups") or {}).get("largest", ())]
             waiting = [count for name, count, *_ in rows if name == gate.name]
             return HeldTasks(sum(waiting), False, None, True, False) if waiting else None
         return self._held(lambda lane: gate.for_all or (lane["scope"], lane["target"]) == (gate.scope, gate.name))

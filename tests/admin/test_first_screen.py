@@ -78,6 +78,8 @@ def test_a_pause_of_a_group_has_the_waiting_tasks_of_the_group(viewer: Client, h
     alerts = part(shown(viewer, WHEEL), "alerts")
     assert "group tenant:1 since 08:58:30 (1 min ago), by ann, holds back 7 due tasks" in alerts
     assert "group tenant:2 since 08:58:30 (1 min ago), by ann shard 0" in alerts, "its tasks are not known"
+    renew(holder, groups=None)  # of a shard without a row of a group
+    assert "group tenant:1 since 08:58:30 (1 min ago), by ann Paused" in part(shown(viewer, WHEEL), "alerts")
 
 
 # -- the numbers of the next hour and the next day ---------------------------------------------------------------------

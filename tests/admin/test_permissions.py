@@ -79,7 +79,7 @@ def contents(store: SqlStore) -> dict[str, list[Any]]:
 
 
 def test_the_addresses_are_found() -> None:
-    assert len(ADDRESSES) == 26
+    assert len(ADDRESSES) == 27
     assert set(ACTING) < set(ADDRESSES)
     assert {type(admin.site._registry[one]).__module__ for one in admin.site._registry} >= {"django_wheel.views.lists"}
 
