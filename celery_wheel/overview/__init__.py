@@ -261,15 +261,8 @@ class Overview:
         """The next due time of the tasks that no gate holds back."""
         return min((one.next_free_ms for one in self.shards if one.next_free_ms is not None), default=None)
 
-    def held_by(self, gate: Gate) -> HeldTasks | None:
-        """Return the due tasks that a gate holds back; None where they are not known.
-
-        The holders' snapshots have the groups with the most waiting tasks only.
-        """
-        if gate.scope == "group":
-            rows = [row for one in self.shards for row in ((one.snapshot or {}).get("groups") or {}).get("largest", ())]
-            waiting = [count for name, count, *_ in rows if name == gate.name]
-            return HeldTasks(sum(waiting), False, None, True, False) if waiting else None
+    def held_by(self, gate: Gate) -> HeldTasks:
+        """Return the due tasks that a gate of a queue, a task or everything holds back."""
         return self._held(lambda lane: gate.for_all or (lane["scope"], lane["target"]) == (gate.scope, gate.name))
 
     @property

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from celery_wheel.overview import ShardStatus
+from celery_wheel.overview import HeldTasks, ShardStatus
 from celery_wheel.store.ports.pages import LARGEST, LargeGroup
 
 #: Up to so many groups, a page reads them all from the store, within ten milliseconds.
@@ -43,3 +43,9 @@ def group_totals(shards: Iterable[ShardStatus]) -> GroupTotals:
     names = sorted(waiting, key=lambda name: (-waiting[name], name))
     largest = [LargeGroup(name, waiting[name], in_flight[name], lines[name]) for name in names[:LARGEST]]
     return GroupTotals(count, all_waiting, largest)
+
+
+def held_by_group(shards: Iterable[ShardStatus], name: str) -> HeldTasks | None:
+    """Return the tasks that wait in a group; None where it is not among the largest, whose tasks alone are known."""
+    waiting = {one.name: one.waiting for one in group_totals(shards).largest}.get(name)
+    return None if waiting is None else HeldTasks(waiting, False, None, by_pause=True, by_limit=False)
