@@ -95,9 +95,9 @@ class Limiting:
                 limits.clear()
         if step == "chosen":
             self._chosen[scheduler.name] = now
-        for row_id, slot in state.groups._slots.items():
-            if row_id not in self.decided:
-                self.decided[row_id] = now if slot.line is None else self._chosen.get(scheduler.name, 0)
+        slots = state.groups._slots
+        for row_id in slots.keys() - self.decided.keys():
+            self.decided[row_id] = now if slots[row_id].line is None else self._chosen.get(scheduler.name, 0)
         return unlimited
 
     def highest(self, group: str, since: int) -> float:

@@ -201,8 +201,9 @@ def apply_schedules(data: ShardData, change: model.Change) -> None:
         _add_run(data, run)
     for end in change.run_ends:
         _end_run(data, end)
-    skips = {(one.schedule, one.from_ms): one for one in (*data.skips, *change.skips)}
-    data.skips = list(skips.values())
+    if change.skips:
+        skips = {(one.schedule, one.from_ms): one for one in (*data.skips, *change.skips)}
+        data.skips = list(skips.values())
 
 
 def _add_run(data: ShardData, run: Run) -> None:

@@ -293,11 +293,9 @@ class ModelStore:
             return [copy_of(stored[row_id].row) for row_id in row_ids if row_id in stored]
 
     def _of(self, shard: int, task_ids: Sequence[str]) -> list[model.Row]:
-        stored = self.disk.shard(shard).rows.values()
+        stored, wanted = self.disk.shard(shard).rows.values(), {*task_ids}
         found = [
-            task_row(one)
-            for one in stored
-            if isinstance(one.message, model.Message) and one.message.task_id in task_ids
+            task_row(one) for one in stored if isinstance(one.message, model.Message) and one.message.task_id in wanted
         ]
         return sorted(found, key=lambda one: one.position)
 

@@ -7,11 +7,12 @@ delay no other queue. Also worlds whose producers write half of their messages i
 
 import copy
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.port import Broker
 from celery_wheel.store.message_pack import WHOLE, pack
-from celery_wheel.store.model import MESSAGES, STOPPED, Message, Position, Row, Unreadable
+from celery_wheel.store.model import MESSAGES, STOPPED, Message, Outcome, Position, Row, Unreadable
 from tests.simulation.happenings import Happenings
 from tests.simulation.model_rabbit import ModelRabbit, RabbitServer
 from tests.simulation.model_store import ModelStore
@@ -102,11 +103,11 @@ class RabbitWorld(World):
     def may_pass(self, row: Row, other: Row) -> bool:
         return other.route.target != row.route.target
 
-    def _judge_resting(self, row_id: int) -> None:
+    def _judge_resting(self, row_id: int, outcomes: Sequence[Outcome]) -> None:
         """A task in doubt may be rejected when it is published again."""
         if row_id in self.pushes and self.pushes[row_id] and self.fault_rate:
             return
-        super()._judge_resting(row_id)
+        super()._judge_resting(row_id, outcomes)
 
 
 class _Packs(Happenings):

@@ -19,6 +19,7 @@ only counted: none has two rows.
 
 import json
 import random
+from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
@@ -376,8 +377,9 @@ class Scheduling:
         skips = [one for one in data.skips if one.schedule in life.ids]
         self.counts.update(f"skipped, {one.reason}" for one in skips)
         accounted = max([0, *made, *(one.to_ms for one in skips)])
+        begins, ends_ms = sorted(one.from_ms for one in skips), sorted(one.to_ms for one in skips)
         for at_ms in sorted(active | resumed):
-            times = made[at_ms] + sum(one.from_ms <= at_ms <= one.to_ms for one in skips)
+            times = made[at_ms] + bisect_right(begins, at_ms) - bisect_left(ends_ms, at_ms)
             if times > 1 and at_ms not in any_number and at_ms not in active & resumed:
                 raise self._violation(f"schedule {life.ids}: instant {at_ms} was made or skipped {times} times")
             if times == 0 and at_ms not in any_number and at_ms < accounted:

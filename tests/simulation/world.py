@@ -11,14 +11,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
 
 from celery_wheel.engine.due_clock import TOLERANCE_MS
 from celery_wheel.engine.round import Round
 from celery_wheel.engine.state.lane import MAIN
-from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Position, Row, Unreadable
+from celery_wheel.store.model import STOPPED, UNANNOUNCED, Message, Outcome, Position, Row, Unreadable
 from tests.simulation.happenings import START_MS, Happenings, Scheduler, Violation
 
 
@@ -175,9 +175,15 @@ class World(Happenings):
             if envelope_id not in accepted and envelope_id not in self.excused:
                 raise self._violation(f"{envelope_id} was never accepted")
         in_queue = {row_id for ids in self.queues().values() for row_id in ids}
+        recalled = self.recalling.recalled(data)  # these rows were requeued and retired again
+        ends = defaultdict[int, list[Outcome]](list)
+        for one in data.outcomes:
+            if one.kind != "moved":
+                ends[one.timer_id].append(one)
         for row_id, stored in ever.items():
             if stored.row.lane == STOPPED:
-                self._judge_resting(row_id)
+                if not recalled[row_id]:
+                    self._judge_resting(row_id, ends[row_id])
             elif row_id not in in_queue and row_id not in self.executed:
                 raise self._violation(f"row {row_id} was accepted and never reached its queue")
         self.asking.judge(data, self.pushes, {self.sent[one].task_id for one in self.excused}, self.loses)
@@ -192,10 +198,7 @@ class World(Happenings):
             if scheduler.engine.stats.rollbacks and not self.loses:
                 raise self._violation("a rollback was seen, and Redis had lost nothing")
 
-    def _judge_resting(self, row_id: int) -> None:
-        if self.recalling.recalled(self.disk.shard(0))[row_id]:
-            return  # the row was requeued and retired again
-        outcomes = [one for one in self.disk.shard(0).outcomes if one.timer_id == row_id and one.kind != "moved"]
+    def _judge_resting(self, row_id: int, outcomes: Sequence[Outcome]) -> None:
         outcome = outcomes[0].kind if outcomes else None
         if (
             row_id in self.pushes and not self.loses
