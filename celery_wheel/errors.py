@@ -82,6 +82,10 @@ class StoreConflict(WheelError, RuntimeError):
     """The broker belongs to another store, or the store to another broker; nothing was changed or dispatched."""
 
 
+class NothingWritten(StoreError):
+    """A transaction was rolled back before its commit, for a reason that passes: a lock, a session that ended."""
+
+
 class StoreRolledBack(StoreError):
     """The store lacks messages whose acceptance it had confirmed; nothing was written."""
 

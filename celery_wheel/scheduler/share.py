@@ -146,8 +146,10 @@ class Balance:
         held = [engine.shard for engine in self._engines if engine.held]
         self._looks += 1
         found = share(self._name, alive, self._store.holders(), held, self._role, self._looks)
+        # A lease may have run out since it was counted, where this process gets little processor time.
+        kept = {*held, *found.take} - {found.give}
         for engine in self._engines:
-            engine.wanted = engine.shard != found.give if engine.held else engine.shard in found.take
+            engine.wanted = engine.shard in kept
         if found.give is not None:
             logger.info(
                 "shard %d is released for another scheduler; %d schedulers are alive",

@@ -147,8 +147,10 @@ class PostgresqlDatabase:
                     raise
 
     def _errors(self, sent: Sent, *, reading: bool = False) -> AbstractContextManager[None]:
-        said = partial(describe, sent=sent)
-        return errors_for_people(self.name, said, SQLAlchemyError, psycopg.Error, reading=reading)
+        said, errors = partial(describe, sent=sent), (SQLAlchemyError, psycopg.Error)
+        if reading or sent is not Sent.STATEMENTS:
+            return errors_for_people(self.name, said, *errors, reading=reading)
+        return errors_for_people(self.name, said, *errors, passes=may_pass)
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:

@@ -159,9 +159,9 @@ def describe(name: str, error: Exception, *, reading: bool = False, sent: Sent =
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether the error ends by itself: the server starts, is out of reach or full, or a row is locked."""
+    """Whether the error ends by itself: the server starts, is full or away, a row is locked, this host stalls."""
     code, _ = _read(error)
-    return not code or code.startswith(("08", "40", "53300", "55P03", "57P"))
+    return not code or code.startswith(("08", "25P03", "40", "53300", "55P03", "57P"))
 
 
 def _read(error: Exception) -> tuple[str, str]:

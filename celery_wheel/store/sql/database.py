@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from celery_wheel.errors import StoreError
+from celery_wheel.errors import NothingWritten, StoreError
 from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.sql.statement import Prepared, Statements
 from celery_wheel.store.store_model import Bell, ServerState
@@ -104,12 +104,20 @@ class Describe(Protocol):
 
 
 @contextmanager
-def errors_for_people(name: str, describe: Describe, *errors: type[Exception], reading: bool = False) -> Iterator[None]:
-    """Raise StoreError for the errors of the store ``name``, in the words of ``describe``."""
+def errors_for_people(
+    name: str,
+    describe: Describe,
+    *errors: type[Exception],
+    reading: bool = False,
+    passes: Callable[[Any], bool] = lambda _: False,
+) -> Iterator[None]:
+    """Raise StoreError for the errors of the store ``name``, in the words of ``describe``; NothingWritten where it
+    ``passes``."""
     try:
         yield
     except errors as error:
-        raise StoreError(describe(name, error, reading=reading)) from error
+        kind = NothingWritten if passes(error) else StoreError
+        raise kind(describe(name, error, reading=reading)) from error
     except (OverflowError, UnicodeEncodeError) as error:
         raise StoreError(
             f"a value does not fit into the store {name} ({error}); "

@@ -6,6 +6,7 @@ from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
 
+from celery_wheel.errors import NothingWritten
 from celery_wheel.store.model import SCHEMA_VERSION, Change
 from celery_wheel.store.sql import changes, history
 from celery_wheel.store.sql.browse import Browse
@@ -27,6 +28,10 @@ from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.upkeep import store_row, update_store
 from celery_wheel.store.store_model import ForgetPlace, Retention, StoreIdentity
 from celery_wheel.values.keyring import EncryptionKeys
+
+#: A process or a server that gets little processor time keeps a row locked for longer than ``lock_timeout``. To write
+#: again what certainly was not written costs less than an adoption; the fence tells whether the shard is still held.
+TRIES = 3
 
 
 class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk):
@@ -53,10 +58,16 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
         packed = self._catalogue.dictionaries.pack(changes.plain(change))
-        with self._database.writing() as connection:
-            changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
-            write_erasure(connection, self._statements, shard, change)
-            write_bulk(connection, self._statements, shard, change)
+        for tries_left in reversed(range(TRIES)):
+            try:
+                with self._database.writing() as connection:
+                    changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
+                    write_erasure(connection, self._statements, shard, change)
+                    write_bulk(connection, self._statements, shard, change)
+                break
+            except NothingWritten:
+                if not tries_left:
+                    raise
         if change.passed_on:
             self._database.ring()
 

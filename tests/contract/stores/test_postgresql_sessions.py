@@ -16,13 +16,14 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from celery_wheel.errors import StoreError, StoreUnusable
+from celery_wheel.errors import NothingWritten, StoreError, StoreUnusable
 from celery_wheel.store import open_store
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.place import read_url
 from celery_wheel.store.postgresql.errors import Sent, describe
 from celery_wheel.store.postgresql.sessions import connect_args, settings
-from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.sql import changes
+from celery_wheel.store.sql.store import TRIES, SqlStore
 from tests.contract.stores.backends import LEASE_MS
 from tests.kit.holder import NOW, Holder
 from tests.kit.patience import patience, wait_until
@@ -89,6 +90,30 @@ def test_durable_commits_wait_for_the_disk_anyway(postgres: PostgresServer, url:
     postgres.sql(f"ALTER DATABASE {name_of(url)} SET synchronous_commit = {setting}")
     with opened(url) as store:
         assert shown(store, "synchronous_commit") == [is_]
+
+
+@pytest.mark.parametrize("free_at", [2, 4])
+def test_a_row_that_is_locked_for_longer_than_a_lease_does_not_cost_the_shard(
+    postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch, free_at: int
+) -> None:
+    with closing(open_store(url, lease_ms=600)) as store, psycopg.connect(postgres.url(name_of(url))) as other:
+        holder, write, tries = Holder(store), changes.write, list[int]()
+        other.execute("SELECT FROM wheel_shard FOR UPDATE")
+
+        def tried(*change: Any) -> None:
+            tries.append(1)
+            if len(tries) == free_at:
+                other.rollback()
+            write(*change)
+
+        monkeypatch.setattr(changes, "write", tried)
+        if free_at > TRIES:
+            with pytest.raises(NothingWritten, match=r"waited too long for a lock.*; nothing was written"):
+                holder.accept(NOW)
+        else:
+            holder.accept(NOW)
+        assert len(tries) == min(free_at, TRIES)
+        assert len(holder.slice()) == (free_at <= TRIES)
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

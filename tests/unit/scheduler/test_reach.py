@@ -9,8 +9,9 @@ from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.round import run_round
 from celery_wheel.errors import BrokerError
+from celery_wheel.scheduler import share as share_module
 from celery_wheel.scheduler.reach import UNREACHED_S, BrokerReach
-from celery_wheel.scheduler.share import SILENT_MS, Balance, Role
+from celery_wheel.scheduler.share import SILENT_MS, Balance, Role, Share
 from celery_wheel.timing import ManualClock
 from tests.simulation.model_redis import ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
@@ -139,3 +140,22 @@ def test_a_child_never_takes_the_first_shard(clock: ManualClock) -> None:
     child = Scheduler("child", Disk(), clock, 1, Role.CHILD)
     look(clock, child, times=4)
     assert not child.held()
+
+
+def test_a_scheduler_whose_lease_runs_out_while_it_counts_its_shards_keeps_them(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A starved process may get no processor time for a lease between two of its own lines."""
+    a = Scheduler("a", Disk(), clock, 2)
+    look(clock, a, times=4)
+    counted = share_module.share
+
+    def counted_slowly(*facts: Any) -> Share:
+        found = counted(*facts)
+        clock.advance(a.engines[0].ctx.limits.lease_ms)
+        return found
+
+    monkeypatch.setattr(share_module, "share", counted_slowly)
+    look(clock, a)
+    assert a.held() == [0, 1]
+    assert [engine.stats.adoptions for engine in a.engines] == [1, 1]
