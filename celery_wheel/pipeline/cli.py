@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 MAX_ERROR = 500
 #: The exit codes of shells: 128 and the number of the signal.
 INTERRUPTED, TERMINATED = 130, 143
+#: Seconds after which a step is told again.
+REPEAT_S = 30.0
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .").match
 _JAVA_CLASS = re.compile(r"^: (?:[\w.$]+: )?")
 
@@ -89,7 +91,8 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, option
             job.check(options)
             progress("starting Spark")
             spark = _start_session(master, remote, log)
-            summary: JobSummary = job.run(spark, options, progress)
+            with repeating(progress, lambda: "" if remote else _parts(spark)) as tell:
+                summary: JobSummary = job.run(spark, options, tell)
     except KeyboardInterrupt as stop:
         click.echo(f"Stopped. Run {job.NAME} again to resume or restart it: no result is incomplete.", err=True)
         click.get_current_context().exit(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED)
@@ -183,6 +186,38 @@ def progress_line(name: str) -> Iterator[Callable[[str], None]]:
         with Progress(*columns, console=Console(file=terminal, force_terminal=True), transient=True) as bar:
             task = bar.add_task("", total=None)
             yield lambda step: bar.update(task, description=step)
+
+
+@contextmanager
+def repeating(
+    progress: Callable[[str], None], parts: Callable[[], str], every_s: float = REPEAT_S
+) -> Iterator[Callable[[str], None]]:
+    """Tell the step under way again every so often: a job of an hour has few steps, and each may take minutes."""
+    over, last = threading.Event(), ["running"]
+
+    def tell(step: str) -> None:
+        last[0] = step
+        progress(step)
+
+    def repeat() -> None:
+        while not over.wait(every_s):
+            progress(last[0] + parts())
+
+    thread = threading.Thread(target=repeat, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield tell
+    finally:
+        over.set()
+        thread.join(1.0)  # it may ask a Java that has ended
+
+
+def _parts(spark: SparkSession) -> str:
+    """Return how much of the running stages is done; empty between two stages."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number)) is not None]
+    done, in_all = sum(one.numCompletedTasks for one in stages), sum(one.numTasks for one in stages)
+    return f", {done:,} of {in_all:,} parts" if in_all else ""
 
 
 class SparkLog:
