@@ -29,10 +29,11 @@ def test_the_generated_parts_of_a_page_are_those_of_the_code(name: str) -> None:
     assert all(part(part_name).search(page(name)) for of_page, part_name in PARTS if of_page == name)
 
 
-def test_the_site_has_each_table_of_the_store_and_each_command_with_its_options() -> None:
+def test_the_site_has_the_fields_of_objects_the_tables_of_the_store_and_the_options_of_commands() -> None:
     from celery_wheel.store.sql.schema import metadata
 
-    cli, schema = (site_page(name, page(name)) for name, _ in OF_THE_SITE)
+    tasks, cli, schema = (site_page(name, page(name)) for name, _ in OF_THE_SITE)
+    assert re.search(r"^\| items of `groups` \| .*`in_flight`", tasks, re.MULTILINE)
     assert set(re.findall(r"^## (wheel_\w+)$", schema, re.MULTILINE)) == metadata.tables.keys()
     assert set(wheel_commands()) <= set(re.findall(r"^\| `([\w -]+)` \| ", cli, re.MULTILINE))
 
