@@ -48,6 +48,8 @@ services:  ## install the servers that the tests use, where apt is available
 	  echo "Until then the tests that need a browser are skipped; they fail if CI is set." >&2
 	@command -v promtool >/dev/null || sh scripts/apt-install prometheus "Prometheus is not installed" || \
 	  echo "Until then the tests that need Prometheus are skipped; they fail if CI is set." >&2
+	@command -v helm >/dev/null || [ -x $(VENV)/bin/helm ] || PATH="$(VENV)/bin:$$PATH" sh scripts/install-helm $(VENV)/bin || \
+	  echo "Until then the tests of the Helm chart are skipped." >&2
 	@command -v ip >/dev/null || sh scripts/apt-install iproute2 "iproute2 is not installed" || \
 	  echo "Until then the tests of the network are skipped." >&2
 	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || \

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from pygments.lexers.special import TextLexer
 
 from celery_wheel.values import __version__
+
+sys.path.insert(0, os.fspath(Path(__file__).parent.parent))  # beside the package, the site needs the tests' own kit
+from tests.kit.generated import site_page
 
 project = "celery-wheel"
 author = "the celery-wheel authors"
@@ -46,7 +50,7 @@ def link_files(app: Any, page: str, source: list[str]) -> None:
             return f"[{text}]({REPOSITORY}/blob/v{release}/{file})"
         return f"{{download}}`{text.strip('`')} <../{file}>`" if (ROOT / file).is_file() else text
 
-    source[0] = _FILE.sub(link, source[0])
+    source[0] = _FILE.sub(link, site_page(f"{page}.md", source[0]))
 
 
 def setup(app: Any) -> None:

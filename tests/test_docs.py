@@ -11,7 +11,7 @@ import pytest
 
 from celery_wheel.broker.envelope import check
 from celery_wheel.values import __version__
-from tests.kit.generated import PARTS, generated_page, part
+from tests.kit.generated import OF_THE_SITE, PARTS, generated_page, part, site_page
 from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
 from tests.simulation.test_planted import PLANTED
 from tests.unit.test_imports import FLOOR
@@ -27,6 +27,15 @@ BY_PAGE = pytest.mark.parametrize("path", [pytest.param(path, id=path.name) for 
 def test_the_generated_parts_of_a_page_are_those_of_the_code(name: str) -> None:
     assert page(name) == generated_page(name), f"python -m tests.kit.generated writes them into docs/{name}"
     assert all(part(part_name).search(page(name)) for of_page, part_name in PARTS if of_page == name)
+
+
+def test_the_site_has_the_fields_of_objects_the_tables_of_the_store_and_the_options_of_commands() -> None:
+    from celery_wheel.store.sql.schema import metadata
+
+    tasks, cli, schema = (site_page(name, page(name)) for name, _ in OF_THE_SITE)
+    assert re.search(r"^\| items of `groups` \| .*`in_flight`", tasks, re.MULTILINE)
+    assert set(re.findall(r"^## (wheel_\w+)$", schema, re.MULTILINE)) == metadata.tables.keys()
+    assert set(wheel_commands()) <= set(re.findall(r"^\| `([\w -]+)` \| ", cli, re.MULTILINE))
 
 
 def test_every_system_check_is_on_the_page_of_checks() -> None:

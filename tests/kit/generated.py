@@ -5,6 +5,7 @@
     docs/settings.md      <!-- settings: begin -->          each part stands between two such comments
                           …
                           <!-- settings: end -->
+    docs/schema.md        <!-- tables -->                   a part that the site alone has
 
 ``python -m tests.kit.generated`` writes all parts anew; ``tests/test_docs.py`` finds one that is out of date.
 """
@@ -204,8 +205,8 @@ def calculator() -> str:
     rate = int(re.findall(r"\*n\* / ([\d,]+) seconds", rules)[0].replace(",", ""))
 
     def rows() -> Iterator[tuple[str, ...]]:
-        for pending in (10_000, 100_000, 1_000_000, 10_000_000):
-            for arguments in (200, 600, 2_000):
+        for pending in (100_000, 10_000_000):
+            for arguments in (200, 2_000):
                 disk = [f"{pending * (each + arguments / 2) / 1e6:,.0f} MB" for each in (sqlite, postgres)]
                 yield f"{pending:,}", f"{arguments:,} bytes", *disk, f"{pending / rate:,.1f} s"
 
@@ -263,16 +264,20 @@ def wheel_steps() -> str:
 #: Page and name of each part → the function that writes it.
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_table,
-    ("tasks.md", "objects"): objects,
     ("metrics.md", "metrics"): metrics_table,
-    ("cli.md", "options"): command_options,
     ("checks.md", "system checks"): system_checks,
     ("checks.md", "doctor"): doctor_checks,
     ("wire-format.md", "envelope"): envelope_fields,
-    ("schema.md", "tables"): tables,
     ("operating.md", "calculator"): calculator,
     ("wheel.md", "drawing"): wheel_drawn,
     ("wheel.md", "steps"): wheel_steps,
+}
+
+#: The parts that are long, and read on the site alone: docs/conf.py puts them in the place of ``<!-- options -->``.
+OF_THE_SITE: dict[tuple[str, str], Callable[[], str]] = {
+    ("tasks.md", "objects"): objects,
+    ("cli.md", "options"): command_options,
+    ("schema.md", "tables"): tables,
 }
 
 
@@ -286,6 +291,14 @@ def generated_page(name: str) -> str:
     for (of_page, part_name), write in PARTS.items():
         if of_page == name:
             text = part(part_name).sub(lambda _, write=write: write(), text)  # type: ignore[misc]
+    return text
+
+
+def site_page(name: str, text: str) -> str:
+    """Return the text of a page with the parts that the site alone has."""
+    for (of_page, part_name), write in OF_THE_SITE.items():
+        if of_page == name:
+            text = text.replace(f"<!-- {part_name} -->", write())
     return text
 
 

@@ -74,7 +74,7 @@ COMMANDS = wheel_commands()
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_is_documented_with_an_example_and_no_option_of_another(name: str) -> None:
-    """tests/test_docs.py holds the table of all options to the code."""
+    """The site writes the table of all options from the code."""
     [section] = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", DOC, re.DOTALL | re.MULTILINE)
     options = {opt for one in COMMANDS[name].params if isinstance(one, click.Option) for opt in one.opts}
     prose = re.sub(r"```.*?```", "", section, flags=re.DOTALL)

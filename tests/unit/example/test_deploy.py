@@ -1,6 +1,7 @@
 """The files of ``example_project/deploy`` are valid, and agree with the project and with each other."""
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.kit.manual import code, page
 from tests.kit.processes import ROOT
 
 DEPLOY = ROOT / "example_project/deploy"
@@ -88,6 +90,52 @@ def test_the_manifests_migrate_and_serve_the_pages() -> None:
     services = compose()["services"]
     assert services["web"]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
     assert services["migrate"]["command"] == job["args"]
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    found = shutil.which("helm", path=os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"])))
+    if found is None:
+        pytest.skip("helm is absent: make services installs it")
+    return Path(found)
+
+
+def rendered(helm: Path, *options: str) -> list[dict[str, Any]]:
+    command = [helm, "template", "flights", DEPLOY / "helm", *options]
+    return list(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+def test_helm_finds_nothing_in_the_chart(helm: Path) -> None:
+    found = subprocess.run([helm, "lint", "--strict", DEPLOY / "helm"], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
+
+
+def test_the_chart_renders_the_manifests(helm: Path) -> None:
+    found = rendered(helm)
+    assert sorted(one["kind"] for one in found) == ["Deployment", "Job", "PodDisruptionBudget"]
+    for one in found:
+        kubernetes_validate.validate(one, "1.37", strict=True)
+        assert one["spec"] == named(one["kind"], one["metadata"]["name"])["spec"]
+
+
+def test_the_values_of_the_chart_reach_the_pods(helm: Path) -> None:
+    [budget, deployment] = sorted(
+        rendered(helm, "--set", "migrate=null,image=shop:7,secret=shop,replicas=3", "--set-json", 'args=["beat"]'),
+        key=lambda one: str(one["kind"]),
+        reverse=True,
+    )
+    assert (budget["kind"], deployment["spec"]["replicas"]) == ("PodDisruptionBudget", 3)
+    [pod] = deployment["spec"]["template"]["spec"]["containers"]
+    assert (pod["image"], pod["args"], pod["envFrom"]) == ("shop:7", ["beat"], [{"secretRef": {"name": "shop"}}])
+
+
+def test_the_autoscaler_of_the_chart_is_that_of_the_page(helm: Path) -> None:
+    [example] = code(page("scaling.md"), "yaml")
+    wanted = yaml.safe_load(example)
+    wanted["spec"]["triggers"].pop()  # a queue's own length is not the wheel's
+    address = wanted["spec"]["triggers"][0]["metadata"]["serverAddress"]
+    found = rendered(helm, "--set", f"scaling.prometheus={address}")
+    assert [one for one in found if one["kind"] == "ScaledObject"] == [wanted]
 
 
 @pytest.mark.parametrize("name", ["migrate", "worker", "web", "wheel-scheduler"])
