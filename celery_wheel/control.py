@@ -22,7 +22,7 @@ from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.audit import ChainReport, verify
+from celery_wheel.requests.audit import ChainReport, verify, with_reasons
 from celery_wheel.requests.bulk import BulkActions
 from celery_wheel.requests.erasure import ErasureReceipt, erase, erasure_of
 from celery_wheel.requests.limits import OwnLimits
@@ -30,7 +30,7 @@ from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import model
-from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, links_in
+from celery_wheel.store.audit_model import AuditCriteria, AuditPage, links_in
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.log import get_logger
@@ -104,7 +104,10 @@ class Wheel:
                 a group), bulk, from_ms and to_ms.
         """
         page = self.store.browse.audit(AuditCriteria(**criteria), before, limit)
-        return replace(page, items=[_masked(one, self.mask) for one in page.items]) if self.mask else page
+        if not self.mask:
+            return page
+        items = [replace(one, results=with_reasons(one.results, self.mask.text)) for one in page.items]
+        return replace(page, items=items)
 
     aaudit = twin(audit)
 
@@ -534,15 +537,6 @@ class Wheel:
         return schedule_many(self.conf.app, self.store, rows, **options)
 
     aschedule_many = twin(schedule_many)
-
-
-def _masked(one: AuditedRequest, mask: Mask) -> AuditedRequest:
-    """Return a request whose refusals quote no masked value."""
-    results = dict(one.results)
-    for name, result in one.results.items():
-        if isinstance(result, dict) and isinstance(result.get("reason"), str):
-            results[name] = {**result, "reason": mask.text(result["reason"])}
-    return replace(one, results=results)
 
 
 def wheel_of(app: Any) -> Wheel:
