@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from celery_wheel.broker import shard_of
 from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
-from celery_wheel.overview import Overview, ShardStatus, read_overview
+from celery_wheel.overview import FEW, Overview, ShardStatus, group_totals, read_overview
 from celery_wheel.overview.ahead import Ahead
-from celery_wheel.overview.groups import FEW, group_totals
 from celery_wheel.producer.transaction import TransactionalInbox, inbox_of, is_transactional
 from celery_wheel.requests import arguments
 from celery_wheel.requests.answers import ProcessStore
 from celery_wheel.requests.arguments import MAX_OVER_S, CommandOptions, GateOptions, RequestOptions, TaskLike, Tasks
 from celery_wheel.requests.asynchronous import twin
-from celery_wheel.requests.audit import ChainReport, verify
+from celery_wheel.requests.audit import ChainReport, verify, with_reasons
 from celery_wheel.requests.bulk import BulkActions
 from celery_wheel.requests.erasure import ErasureReceipt, erase, erasure_of
 from celery_wheel.requests.limits import OwnLimits
@@ -31,20 +30,7 @@ from celery_wheel.requests.request import Names, Request, TransactionalRequest
 from celery_wheel.requests.results import CommandResult, CompletionResult, Merge
 from celery_wheel.requests.schedules import Schedules
 from celery_wheel.store import model
-from celery_wheel.store.audit_model import AuditCriteria, AuditedRequest, AuditPage, links_in
-from celery_wheel.store.model import (
-    ACCEPT_CLOCK,
-    BULK,
-    CANCEL,
-    COMPLETE,
-    ERASE,
-    LIMIT,
-    MOVE,
-    PAUSE,
-    REPLAY,
-    REQUEUE,
-    RESUME,
-)
+from celery_wheel.store.audit_model import AuditCriteria, AuditPage, links_in
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
 from celery_wheel.values.log import get_logger
@@ -57,8 +43,8 @@ logger = get_logger(__name__)
 
 __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 
-#: Kinds of requests that take effect at once: they are part of no transaction.
-AT_ONCE = (REPLAY, COMPLETE, PAUSE, RESUME, LIMIT, ACCEPT_CLOCK, ERASE, BULK)
+#: Kinds of requests that may be part of the caller's transaction; all others take effect at once.
+JOINABLE = (model.CANCEL, model.MOVE, model.REQUEUE, SCHEDULE)
 
 Completing = Literal["cancel", "run"]
 
@@ -118,7 +104,10 @@ class Wheel:
                 a group), bulk, from_ms and to_ms.
         """
         page = self.store.browse.audit(AuditCriteria(**criteria), before, limit)
-        return replace(page, items=[_masked(one, self.mask) for one in page.items]) if self.mask else page
+        if not self.mask:
+            return page
+        items = [replace(one, results=with_reasons(one.results, self.mask.text)) for one in page.items]
+        return replace(page, items=items)
 
     aaudit = twin(audit)
 
@@ -277,7 +266,7 @@ class Wheel:
         StoreError, says that the request may still be carried out: the store was away for the time-out and as long
         again.
         """
-        return self.ask(self.request(CANCEL, *arguments.tasks_of(tasks), how))
+        return self.ask(self.request(model.CANCEL, *arguments.tasks_of(tasks), how))
 
     @overload
     def reschedule(
@@ -309,7 +298,7 @@ class Wheel:
             raise TypeError("reschedule must have an eta or a countdown, and not both; run_now() is for now")
         due = due_time(self.conf.app, self.conf.app.now(), countdown, eta) if countdown or eta else None
         options = {"eta_ms": None if due is None else due.eta_ms}
-        return self.ask(self.request(MOVE, *arguments.tasks_of(tasks), how, options))
+        return self.ask(self.request(model.MOVE, *arguments.tasks_of(tasks), how, options))
 
     @overload
     def run_now(
@@ -321,7 +310,7 @@ class Wheel:
     def run_now(self, tasks: Iterable[TaskLike], **how: Unpack[CommandOptions]) -> dict[str, CommandResult]: ...
     def run_now(self, tasks: Tasks, **how: Any) -> Any:
         """Dispatch a pending task, or several, at once; results and arguments as for ``cancel``."""
-        return self.ask(self.request(MOVE, *arguments.tasks_of(tasks), how, {"eta_ms": None}))
+        return self.ask(self.request(model.MOVE, *arguments.tasks_of(tasks), how, {"eta_ms": None}))
 
     @overload
     def requeue(self, tasks: TaskLike, **how: Unpack[CommandOptions]) -> CommandResult: ...  # type: ignore[overload-overlap]  # a text is one id
@@ -333,7 +322,7 @@ class Wheel:
         The result is ``done`` (the task is dispatched now), ``too_late`` (it is not rejected or expired, or not
         any more) or ``unknown`` (the store has no such task). A requeued task watches no keys and is not unique.
         """
-        return self.ask(self.request(REQUEUE, *arguments.tasks_of(tasks), how))
+        return self.ask(self.request(model.REQUEUE, *arguments.tasks_of(tasks), how))
 
     def replay(self, rows: Iterable[int], **how: Unpack[CommandOptions]) -> dict[int, CommandResult]:
         """Dispatch rows of the history (``Task.id``) again, now, in this order, after the broker has lost them.
@@ -342,7 +331,7 @@ class Wheel:
         ``too_late`` (the row is pending, rejected or expired, or was dispatched just now) or ``unknown``
         (the store has no such row). Other arguments as for ``cancel``.
         """
-        results = self.ask(self.request(REPLAY, arguments.rows_of(rows), None, how))
+        results = self.ask(self.request(model.REPLAY, arguments.rows_of(rows), None, how))
         return {int(row): result for row, result in results.items()}
 
     @overload
@@ -369,7 +358,7 @@ class Wheel:
             raise ValueError(f'complete() needs how="cancel" or how="run", got {how!r:.60}')
         names = arguments.texts_of("a key", keys)
         single = keys if isinstance(keys, str) else None
-        return self.ask(self.request(COMPLETE, names, single, options, {"how": how}))
+        return self.ask(self.request(model.COMPLETE, names, single, options, {"how": how}))
 
     def cancel_all(self, /, **which: Any) -> dict[CommandResult, int]:
         """Cancel all pending tasks that match, as a bulk action, and wait for it; returns result → number of tasks.
@@ -387,7 +376,7 @@ class Wheel:
         criteria = pages.Criteria(**which)
         if criteria == pages.Criteria():
             raise TypeError('cancel_all must have a filter, like group="tenant:42", got none; nothing was cancelled')
-        request = self.bulk.request_to_begin(CANCEL, criteria, "", None, how)
+        request = self.bulk.request_to_begin(model.CANCEL, criteria, "", None, how)
         self.ask(request)  # until each holder has begun
         done = self.bulk.result(str(request.single), request.timeout_s, self.turn)
         return {CommandResult(name): count for name, count in done.results.items()}
@@ -405,14 +394,14 @@ class Wheel:
 
         Raises WheelUnavailable when no holder answers in time.
         """
-        name = arguments.gate_name(PAUSE, which)
-        self.ask(self.request(PAUSE, [name], name, which))
+        name = arguments.gate_name(model.PAUSE, which)
+        self.ask(self.request(model.PAUSE, [name], name, which))
         if which.get("origin", "api") == "api" and (warning := self.unknown_gate(**which)):
             logger.warning("%s", warning, extra={"action": "unknown_gate", "gate": name})
 
     def unknown_gate(self, **which: Unpack[GateOptions]) -> str:
         """Return a warning where neither a pending task nor this app has the name of a gate; empty otherwise."""
-        scope, _, name = arguments.gate_name(PAUSE, which).partition(":")
+        scope, _, name = arguments.gate_name(model.PAUSE, which).partition(":")
         return "" if scope == "all" else arguments.unknown_gate(self.conf.app, self.store, scope, name)
 
     def resume(self, *, over: float | None = None, **which: Unpack[GateOptions]) -> bool:
@@ -421,8 +410,8 @@ class Wheel:
         Args:
             over: seconds over which the backlog is dispatched evenly; None: at once.
         """
-        options, name = {"per_ms": arguments.spread_ms(over)}, arguments.gate_name(RESUME, which)
-        return self.ask(self.request(RESUME, [name], name, which, options)) is CommandResult.DONE
+        options, name = {"per_ms": arguments.spread_ms(over)}, arguments.gate_name(model.RESUME, which)
+        return self.ask(self.request(model.RESUME, [name], name, which, options)) is CommandResult.DONE
 
     # -- erasure --------------------------------------------------------------------------------------
 
@@ -467,7 +456,7 @@ class Wheel:
         Returns "accepted"; "agreed" where no shard disputed it; "refused" where in some shard the clock of the broker
         or the store differs by more than ``wheel_max_clock_skew``. Raises WheelUnavailable as ``cancel`` does.
         """
-        answer: str = self.ask(self.request(ACCEPT_CLOCK, ["wall"], "wall", how))
+        answer: str = self.ask(self.request(model.ACCEPT_CLOCK, ["wall"], "wall", how))
         return answer
 
     # -- requests -------------------------------------------------------------------------------------
@@ -486,7 +475,7 @@ class Wheel:
         ``single`` is the only name, whose result alone is returned; ``how`` has CommandOptions; ``options`` are fields
         of its commands; ``merge`` is of the shards' answers, None that of the kind.
         """
-        if kind in AT_ONCE and "transactional" in how:
+        if kind not in JOINABLE and "transactional" in how:
             raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
         fields = dict(options or {})
         return Request(
@@ -497,7 +486,7 @@ class Wheel:
             arguments.timeout_of(how),
             single,
             merge,
-            shard_of if kind in (SCHEDULE, LIMIT) else None,
+            shard_of if kind in (SCHEDULE, model.LIMIT) else None,
             arguments.audit_of(kind, how),
             how.get("transactional"),
             self.turn,
@@ -505,7 +494,7 @@ class Wheel:
 
     def ask(self, request: Request) -> Any:
         """Ask the holders: send a request, and return its results; within the caller's transaction only send it."""
-        inbox = None if request.kind in AT_ONCE else self._inbox(request.transactional)
+        inbox = self._inbox(request.transactional) if request.kind in JOINABLE else None
         if inbox is not None:
             request.send_within(inbox.put_command, self.conf.shards)
             joined: TransactionalRequest[Any] = TransactionalRequest(request)
@@ -548,15 +537,6 @@ class Wheel:
         return schedule_many(self.conf.app, self.store, rows, **options)
 
     aschedule_many = twin(schedule_many)
-
-
-def _masked(one: AuditedRequest, mask: Mask) -> AuditedRequest:
-    """Return a request whose refusals quote no masked value."""
-    results = dict(one.results)
-    for name, result in one.results.items():
-        if isinstance(result, dict) and isinstance(result.get("reason"), str):
-            results[name] = {**result, "reason": mask.text(result["reason"])}
-    return replace(one, results=results)
 
 
 def wheel_of(app: Any) -> Wheel:

@@ -33,7 +33,7 @@ from django.db import connections
 
 from celery_wheel.conf import Conf
 from celery_wheel.errors import BrokerError, SettingError, StoreUnused, WheelError
-from celery_wheel.operations.doctor import Finding, Installation, broker, shards, split_remedy, store
+from celery_wheel.operations.doctor import Finding, Grade, Installation, broker, shards, split_remedy, store
 from celery_wheel.operations.doctor import settings as doctor_settings
 from celery_wheel.operations.doctor.shards import START
 from celery_wheel.producer.transaction import inbox_of
@@ -56,7 +56,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
                 id="django_wheel.W001",
             )
         ]
-    conf = Conf(app)
+    site = Installation(app)
+    conf = site.conf
     errors: list[CheckMessage] = [
         Error(f"{conf.spelled(str(problem))}.", hint=doctor_settings.MANUAL, id="django_wheel.E002")
         for problem in conf.problems()
@@ -65,10 +66,10 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **options: Any) -> l
         *_alias(conf),
         *_transactional_store(app, conf),
         *_locks(conf),
-        *_warnings(conf, doctor_settings.queues(app, conf), "W006"),
-        *_warnings(conf, doctor_settings.visibility(app, conf), "W007"),
-        *_warnings(conf, doctor_settings.ignored(conf), "W016"),
-        *_warnings(conf, doctor_settings.reports(app, conf), "W017"),
+        *_warnings(site, doctor_settings.check_queues(site), "W006"),
+        *_warnings(site, doctor_settings.check_visibility(site), "W007"),
+        *_warnings(site, doctor_settings.check(site), "W016"),
+        *_warnings(site, doctor_settings.check_reports(site), "W017"),
         *_zone(),
     ]
 
@@ -103,9 +104,9 @@ def check_live(app_configs: Sequence[AppConfig] | None, **options: Any) -> list[
     return store if any(one.is_serious(ERROR) for one in store) else [*store, *_broker(app)]
 
 
-def _warnings(conf: Conf, findings: Iterable[Finding], number: str) -> CheckMessages:
-    """Findings that ``celery wheel doctor`` also prints."""
-    for one in (finding.spelled(conf) for finding in findings):
+def _warnings(site: Installation, findings: Iterable[Finding], number: str) -> CheckMessages:
+    """Warnings that ``celery wheel doctor`` also prints."""
+    for one in (finding.spelled(site.conf) for finding in findings if finding.grade is Grade.WARNING):
         yield Warning(one.text, hint=one.remedy, id=f"django_wheel.{number}")
 
 
@@ -190,9 +191,9 @@ def _broker(app: Any) -> CheckMessages:
     with Installation(app) as site:
         problem = BrokerError(site.broker_trouble) if site.broker is None else None
         try:
-            yield from _warnings(site.conf, broker.eviction(site), "W008")
-            yield from _warnings(site.conf, shards.growth(site), "W010")
-            yield from _warnings(site.conf, [*store.power(site), *broker.power(site)], "W018")
+            yield from _warnings(site, broker.eviction(site), "W008")
+            yield from _warnings(site, shards.growth(site), "W010")
+            yield from _warnings(site, [*store.power(site), *broker.power(site)], "W018")
         except BrokerError as error:
             problem = error
         if problem is not None:

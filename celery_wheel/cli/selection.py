@@ -23,6 +23,7 @@ from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, confirm, print_json, progress
 from celery_wheel.errors import RequestInDoubt, WheelUnavailable
 from celery_wheel.store.audit_model import Operator
+from celery_wheel.values import parts
 from celery_wheel.values.format import format_count
 
 #: Tasks of one request.
@@ -45,7 +46,7 @@ filters = options.all_of(
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """``names``: task ids or row numbers, in order, each once. ``by_filter``: a filter matched them."""
+    """``names``: in order, each once, as the request takes them. ``by_filter``: a filter matched them."""
 
     names: list[Any]
     by_filter: bool = False
@@ -145,8 +146,7 @@ def send_each(
     if chosen.by_filter and names:
         confirm(question.format(format_count(len(names), noun)), yes)
     with progress("waiting for results", len(names)) as bar:
-        for start in range(0, len(names), most):
-            part = names[start : start + most]
+        for part in parts(names, most):
             try:
                 results |= send(part)
             except (WheelUnavailable, RequestInDoubt) as error:

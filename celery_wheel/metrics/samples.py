@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
-from celery_wheel.overview import Overview
-from celery_wheel.overview.groups import group_totals
+from celery_wheel.overview import Overview, group_totals
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
 from celery_wheel.store.ports.pages import StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts

@@ -12,8 +12,9 @@ Both read some hundred entries at a time, so the log may have millions. Entries 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from celery_wheel.store.audit_model import AuditChain, AuditCriteria, ChainEntry, Link, fault_of
 from celery_wheel.store.ports import FullStore
@@ -106,12 +107,20 @@ def export(store: FullStore, criteria: AuditCriteria, mask: Mask, *, without_val
 
 
 def _shown(one: ChainEntry, mask: Mask, without_values: bool) -> ChainEntry:
-    results = json_object(one.results)
-    for name, result in results.items():
-        if isinstance(result, dict) and isinstance(result.get("reason"), str):
-            reason = mask.text(result["reason"])
-            results[name] = {**result, "reason": unquoted(reason) if without_values else reason}
-    return one if results == json_object(one.results) else replace(one, results=json.dumps(results), salt=None)
+    found = json_object(one.results)
+    results = with_reasons(found, mask.text)
+    results = with_reasons(results, unquoted) if without_values else results
+    return one if results == found else replace(one, results=json.dumps(results), salt=None)
+
+
+def with_reasons(results: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the results of names with their reasons changed, which may quote arguments."""
+    return {
+        name: {**result, "reason": change(result["reason"])}
+        if isinstance(result, dict) and isinstance(result.get("reason"), str)
+        else result
+        for name, result in results.items()
+    }
 
 
 def _line(values: dict[str, object]) -> str:

@@ -28,20 +28,8 @@ from celery_wheel.requests.answers import OpenStore
 from celery_wheel.requests.arguments import TIMEOUT_S, seconds_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.results import Merge, Result
+from celery_wheel.store import model
 from celery_wheel.store.audit_model import PROGRAM
-from celery_wheel.store.model import (
-    ACCEPT_CLOCK,
-    BULK,
-    CANCEL,
-    COMPLETE,
-    ERASE,
-    LIMIT,
-    MOVE,
-    PAUSE,
-    REPLAY,
-    REQUEUE,
-    RESUME,
-)
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.timing import Backoff
@@ -59,15 +47,15 @@ Names = Sequence[str] | Mapping[str, Any]
 #: Kind of a request → the list of its names in a command, as ``celery_wheel.engine.intake.inbox`` reads it, and the
 #: merge of the shards' answers.
 _KINDS: dict[str, tuple[str, Merge[Any]]] = {
-    **dict.fromkeys((CANCEL, MOVE, REQUEUE), ("task_ids", merging.BestResult())),
-    REPLAY: ("rows", merging.BestResult()),
-    COMPLETE: ("keys", merging.SummedCounts()),
-    **dict.fromkeys((PAUSE, RESUME), ("gates", merging.EveryShard())),
-    LIMIT: ("groups", merging.EveryShard()),
-    ACCEPT_CLOCK: ("clocks", merging.MostUrgentAnswer()),
+    **dict.fromkeys((model.CANCEL, model.MOVE, model.REQUEUE), ("task_ids", merging.BestResult())),
+    model.REPLAY: ("rows", merging.BestResult()),
+    model.COMPLETE: ("keys", merging.SummedCounts()),
+    **dict.fromkeys((model.PAUSE, model.RESUME), ("gates", merging.EveryShard())),
+    model.LIMIT: ("groups", merging.EveryShard()),
+    model.ACCEPT_CLOCK: ("clocks", merging.MostUrgentAnswer()),
     SCHEDULE: ("names", merging.OnlyAnswer()),
-    ERASE: ("digests", merging.SummedTotals()),
-    BULK: ("bulks", merging.EveryShard()),
+    model.ERASE: ("digests", merging.SummedTotals()),
+    model.BULK: ("bulks", merging.EveryShard()),
 }
 
 

@@ -1,7 +1,12 @@
-"""The tables of the store, and how PostgreSQL is to look after them."""
+"""The tables of the store, and how PostgreSQL is to look after them.
+
+A line is a column with its comment. The functions say the rest of each column, so that a reader compares the lines
+with ``celery_wheel.store.sql.schema``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from django.db import migrations, models
@@ -16,25 +21,55 @@ def set_parameters(apps: Any, schema_editor: Any) -> None:
             schema_editor.execute(statement)
 
 
+def _kind(field: type[Any], **same: Any) -> Callable[..., Any]:
+    """Return a function that makes columns of one kind, each with its comment."""
+    return lambda comment, **more: field(db_comment=comment, **same, **more)
+
+
+_KEY: dict[str, Any] = {"primary_key": True, "serialize": False}
 _INSTANT = "instant, Unix milliseconds"
 
-
-def _options(table: str, **more: Any) -> dict[str, Any]:
-    return {"db_table": table, "default_permissions": (), **more}
+_small, _whole, _big = _kind(models.SmallIntegerField), _kind(models.IntegerField), _kind(models.BigIntegerField)
+_flag, _text = _kind(models.BooleanField), _kind(models.TextField)
+_bytes, _uuid = _kind(models.BinaryField), _kind(models.UUIDField)
+_given, _name = _kind(django_wheel.fields.GivenKey, **_KEY), _kind(django_wheel.fields.NameKey, **_KEY)
 
 
 def _instant(of: str = "", **more: Any) -> Any:
-    return models.BigIntegerField(db_comment=f"{of}; {_INSTANT}" if of else _INSTANT, **more)
+    return _big(f"{of}; {_INSTANT}" if of else _INSTANT, **more)
 
 
-def _surrogate() -> Any:
-    comment = "no meaning; Django wants a single key"
-    return django_wheel.fields.Surrogate(db_comment=comment, primary_key=True, serialize=False)
+def _shard(**more: Any) -> Any:
+    return _small("number of the shard, from 0", **more)
+
+
+def _number(field: type[Any] = django_wheel.fields.Surrogate) -> Any:
+    return field(db_comment="no meaning; Django wants a single key", **_KEY)
+
+
+def _unique(name: str, *fields: str) -> models.UniqueConstraint:
+    return models.UniqueConstraint(fields=fields, name=name)
+
+
+def _index(name: str, *fields: str, **where: bool) -> models.Index:
+    return models.Index(fields=fields, name=name, condition=models.Q(**where) if where else None)
+
+
+def _table(
+    name: str, table: str, /, *keys: models.Index | models.UniqueConstraint, **fields: Any
+) -> migrations.CreateModel:
+    options = {
+        "db_table": table,
+        "default_permissions": (),
+        "indexes": [key for key in keys if isinstance(key, models.Index)],
+        "constraints": [key for key in keys if isinstance(key, models.UniqueConstraint)],
+    }
+    return migrations.CreateModel(name, list(fields.items()), options)
 
 
 def _page(name: str, of: str, **names: Any) -> migrations.CreateModel:
     """Return the model of a page of the admin, without a table of its own."""
-    options = {**names, "proxy": True, "default_permissions": (), "indexes": [], "constraints": []}
+    options = {**names, "proxy": True, "default_permissions": ()}
     return migrations.CreateModel(name, [], options, bases=(f"django_wheel.{of}",))
 
 
@@ -53,871 +88,423 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
-        migrations.CreateModel(
-            name="DictionaryRow",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("made_ms", _instant()),
-                (
-                    "content",
-                    models.BinaryField(
-                        db_comment="a dictionary of zstd; encrypted, if the rows that are packed by it are"
-                    ),
-                ),
-                ("replaces", models.BooleanField(db_comment="rows of earlier dictionaries are packed anew")),
-            ],
-            options=_options("wheel_dictionary"),
+        _table(
+            "DictionaryRow",
+            "wheel_dictionary",
+            id=_number(models.BigAutoField),
+            made_ms=_instant(),
+            content=_bytes("a dictionary of zstd; encrypted, if the rows that are packed by it are"),
+            replaces=_flag("rows of earlier dictionaries are packed anew"),
         ),
-        migrations.CreateModel(
-            name="MetaRow",
-            fields=[
-                ("id", models.SmallIntegerField(db_comment="always 1", primary_key=True, serialize=False)),
-                (
-                    "schema_version",
-                    models.IntegerField(db_comment="version of this description that the tables follow"),
-                ),
-                ("uuid", models.UUIDField(db_comment="made with the store; brokers keep it beside the offset")),
-                (
-                    "secret",
-                    models.UUIDField(
-                        db_comment="made with the store, at random; a part of the ids that the store derives"
-                    ),
-                ),
-                ("shards", models.SmallIntegerField(db_comment="number of shards of the store")),
-                (
-                    "brokers",
-                    models.TextField(
-                        db_comment="places of the broker to which it dispatches, a line each; none: no scheduler ran",
-                        null=True,
-                    ),
-                ),
-            ],
-            options=_options("wheel_meta"),
-        ),
-        migrations.CreateModel(
-            name="SchedulerRow",
-            fields=[
-                (
-                    "name",
-                    django_wheel.fields.NameKey(
-                        db_comment="host, a random part, process id", primary_key=True, serialize=False
-                    ),
-                ),
-                ("seen_ms", _instant("its last sign of life")),
-            ],
-            options=_options("wheel_scheduler"),
-        ),
-        migrations.CreateModel(
-            name="ShardRow",
-            fields=[
-                (
-                    "shard",
-                    models.SmallIntegerField(
-                        db_comment="number of the shard, from 0", primary_key=True, serialize=False
-                    ),
-                ),
-                (
-                    "epoch",
-                    models.BigIntegerField(
-                        db_comment="raised whenever the shard is taken; an older epoch may write nothing"
-                    ),
-                ),
-                (
-                    "holder",
-                    models.TextField(db_comment="the scheduler that holds the shard; none: it was given up", null=True),
-                ),
-                ("lease_until_ms", _instant("end of the holder's lease", null=True)),
-                ("seq", models.BigIntegerField(db_comment="highest seq taken")),
-                ("history_bytes", models.BigIntegerField(db_comment="sum of the settlements' bytes")),
-                (
-                    "archived",
-                    models.BigIntegerField(db_comment="an archive has all settlements and outcomes up to this number"),
-                ),
-                (
-                    "forgotten",
-                    models.BigIntegerField(
-                        db_comment="highest number of the settlements and outcomes that were forgotten"
-                    ),
-                ),
-                (
-                    "packing",
-                    models.BigIntegerField(db_comment="its rows are packed by no earlier dictionary than this"),
-                ),
-                (
-                    "accepted",
-                    models.BigIntegerField(
-                        db_comment="messages accepted so far, by which a holder finds that the store lost some"
-                    ),
-                ),
-            ],
-            options=_options("wheel_shard"),
-        ),
-        migrations.CreateModel(
-            name="SnapshotRow",
-            fields=[
-                (
-                    "shard",
-                    models.SmallIntegerField(
-                        db_comment="number of the shard, from 0", primary_key=True, serialize=False
-                    ),
-                ),
-                ("at_ms", _instant("time of the snapshot", null=True)),
-                ("figures", models.TextField(db_comment="figures of the holder; JSON object", null=True)),
-                (
-                    "levels",
-                    models.TextField(
-                        db_comment="levels of the holder's wheel, 60 kB for a thousand buckets; JSON array", null=True
-                    ),
-                ),
-            ],
-            options=_options("wheel_snapshot"),
-        ),
-        migrations.CreateModel(
-            name="AnswerRow",
-            fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        db_comment="chosen by the sender of the command; UUID", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("at_ms", _instant("time of the answer")),
-                ("results", models.TextField(db_comment="JSON object: task id to done, already, too_late or unknown")),
-            ],
-            options=_options(
-                "wheel_answer",
-                indexes=[models.Index(fields=["shard", "at_ms"], name="wheel_answer_age")],
+        _table(
+            "MetaRow",
+            "wheel_meta",
+            id=_small("always 1", **_KEY),
+            schema_version=_whole("version of this description that the tables follow"),
+            uuid=_uuid("made with the store; brokers keep it beside the offset"),
+            secret=_uuid("made with the store, at random; a part of the ids that the store derives"),
+            shards=_small("number of shards of the store"),
+            brokers=_text(
+                "places of the broker to which it dispatches, a line each; none: no scheduler ran", null=True
             ),
         ),
-        migrations.CreateModel(
-            name="AuditRow",
-            fields=[
-                ("id", _surrogate()),
-                (
-                    "chain",
-                    models.SmallIntegerField(
-                        db_comment="its chain: number of the shard; -1: of acts on the whole store"
-                    ),
-                ),
-                ("number", models.BigIntegerField(db_comment="its place in the chain, from 1")),
-                ("request", models.TextField(db_comment="chosen by the asker, the same in each shard; UUIDv7")),
-                ("at_ms", _instant("time of asking")),
-                ("origin", models.TextField(db_comment="admin, cli, api, program, control, source or unknown")),
-                ("actor", models.TextField(db_comment="the person, or the process")),
-                ("action", models.TextField(db_comment="cancel, reschedule, pause, schedule_update and others")),
-                ("reason", models.TextField(db_comment="reason, for people")),
-                ("details", models.TextField(db_comment="JSON object: arguments of the action")),
-                ("bulk", models.TextField(db_comment="the bulk action that it is a part of", null=True)),
-                (
-                    "results",
-                    models.TextField(
-                        db_comment="JSON object: name of a task, schedule, key or gate to its result in the shard"
-                    ),
-                ),
-                (
-                    "salt",
-                    models.TextField(
-                        db_comment="of content; none: reason, details and results were erased; hexadecimal",
-                        null=True,
-                    ),
-                ),
-                (
-                    "content",
-                    models.TextField(db_comment="SHA-256 of the salt, reason, details and results; hexadecimal"),
-                ),
-                (
-                    "digest",
-                    models.TextField(
-                        db_comment="SHA-256 of the digest before, and of all values but those in content; hexadecimal"
-                    ),
-                ),
-            ],
-            options=_options(
-                "wheel_audit",
-                indexes=[
-                    models.Index(fields=["at_ms", "request"], name="wheel_audit_time"),
-                    models.Index(fields=["origin", "at_ms", "request"], name="wheel_audit_origin"),
-                ],
-                constraints=[models.UniqueConstraint(fields=("chain", "number"), name="wheel_audit_place")],
-            ),
+        _table(
+            "SchedulerRow",
+            "wheel_scheduler",
+            name=_name("host, a random part, process id"),
+            seen_ms=_instant("its last sign of life"),
         ),
-        migrations.CreateModel(
-            name="AuditChainRow",
-            fields=[
-                (
-                    "chain",
-                    models.SmallIntegerField(db_comment="as in the audit log", primary_key=True, serialize=False),
-                ),
-                ("number", models.BigIntegerField(db_comment="number of the last entry")),
-                ("digest", models.TextField(db_comment="digest of the last entry")),
-                (
-                    "base_number",
-                    models.BigIntegerField(db_comment="number of the last entry that retention has removed; 0: none"),
-                ),
-                ("base_digest", models.TextField(db_comment="digest of that entry")),
-            ],
-            options=_options("wheel_audit_chain"),
+        _table(
+            "ShardRow",
+            "wheel_shard",
+            shard=_shard(**_KEY),
+            epoch=_big("raised whenever the shard is taken; an older epoch may write nothing"),
+            holder=_text("the scheduler that holds the shard; none: it was given up", null=True),
+            lease_until_ms=_instant("end of the holder's lease", null=True),
+            seq=_big("highest seq taken"),
+            history_bytes=_big("sum of the settlements' bytes"),
+            archived=_big("an archive has all settlements and outcomes up to this number"),
+            forgotten=_big("highest number of the settlements and outcomes that were forgotten"),
+            packing=_big("its rows are packed by no earlier dictionary than this"),
+            accepted=_big("messages accepted so far, by which a holder finds that the store lost some"),
+        ),
+        _table(
+            "SnapshotRow",
+            "wheel_snapshot",
+            shard=_shard(**_KEY),
+            at_ms=_instant("time of the snapshot", null=True),
+            figures=_text("figures of the holder; JSON object", null=True),
+            levels=_text("levels of the holder's wheel, 60 kB for a thousand buckets; JSON array", null=True),
+        ),
+        _table(
+            "AnswerRow",
+            "wheel_answer",
+            _index("wheel_answer_age", "shard", "at_ms"),
+            id=_uuid("chosen by the sender of the command; UUID", **_KEY),
+            shard=_shard(),
+            at_ms=_instant("time of the answer"),
+            results=_text("JSON object: task id to done, already, too_late or unknown"),
+        ),
+        _table(
+            "AuditRow",
+            "wheel_audit",
+            _index("wheel_audit_time", "at_ms", "request"),
+            _index("wheel_audit_origin", "origin", "at_ms", "request"),
+            _unique("wheel_audit_place", "chain", "number"),
+            id=_number(),
+            chain=_small("its chain: number of the shard; -1: of acts on the whole store"),
+            number=_big("its place in the chain, from 1"),
+            request=_text("chosen by the asker, the same in each shard; UUIDv7"),
+            at_ms=_instant("time of asking"),
+            origin=_text("admin, cli, api, program, control, source or unknown"),
+            actor=_text("the person, or the process"),
+            action=_text("cancel, reschedule, pause, schedule_update and others"),
+            reason=_text("reason, for people"),
+            details=_text("JSON object: arguments of the action"),
+            bulk=_text("the bulk action that it is a part of", null=True),
+            results=_text("JSON object: name of a task, schedule, key or gate to its result in the shard"),
+            salt=_text("of content; none: reason, details and results were erased; hexadecimal", null=True),
+            content=_text("SHA-256 of the salt, reason, details and results; hexadecimal"),
+            digest=_text("SHA-256 of the digest before, and of all values but those in content; hexadecimal"),
+        ),
+        _table(
+            "AuditChainRow",
+            "wheel_audit_chain",
+            chain=_small("as in the audit log", **_KEY),
+            number=_big("number of the last entry"),
+            digest=_text("digest of the last entry"),
+            base_number=_big("number of the last entry that retention has removed; 0: none"),
+            base_digest=_text("digest of that entry"),
         ),
         _page("Audit", "auditrow", verbose_name_plural="audit log"),
-        migrations.CreateModel(
-            name="BulkRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("action", models.TextField(db_comment="id of the bulk action, chosen by the asker; UUIDv7")),
-                ("state", models.TextField(db_comment="running, stopped, finished or discarded")),
-                (
-                    "request",
-                    models.TextField(
-                        db_comment="JSON object: the act, its filter, the person, the reason and the time of asking"
-                    ),
-                ),
-                (
-                    "progress",
-                    models.TextField(
-                        db_comment="JSON object: how far the shard has come, and the number of tasks by result"
-                    ),
-                ),
-                ("changed_ms", _instant("time of the last step or change of the state")),
-                (
-                    "stepped_ms",
-                    _instant("the same, while it is running; the earliest has the next step", null=True),
-                ),
-            ],
-            options=_options(
-                "wheel_bulk",
-                indexes=[
-                    models.Index(
-                        condition=models.Q(stepped_ms__isnull=False),
-                        fields=["shard", "stepped_ms"],
-                        name="wheel_bulk_running",
-                    ),
-                ],
-                constraints=[models.UniqueConstraint(fields=("action", "shard"), name="wheel_bulk_place")],
-            ),
+        _table(
+            "BulkRow",
+            "wheel_bulk",
+            _index("wheel_bulk_running", "shard", "stepped_ms", stepped_ms__isnull=False),
+            _unique("wheel_bulk_place", "action", "shard"),
+            id=_number(),
+            shard=_shard(),
+            action=_text("id of the bulk action, chosen by the asker; UUIDv7"),
+            state=_text("running, stopped, finished or discarded"),
+            request=_text("JSON object: the act, its filter, the person, the reason and the time of asking"),
+            progress=_text("JSON object: how far the shard has come, and the number of tasks by result"),
+            changed_ms=_instant("time of the last step or change of the state"),
+            stepped_ms=_instant("the same, while it is running; the earliest has the next step", null=True),
         ),
-        migrations.CreateModel(
-            name="SettlementRow",
-            fields=[
-                ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("lane", models.BigIntegerField(db_comment="number of the lane")),
-                ("from_due_ms", _instant("the settlement begins after this position")),
-                ("from_seq", models.BigIntegerField(db_comment="second half of that position")),
-                ("to_due_ms", _instant("the settlement ends with this position")),
-                ("to_seq", models.BigIntegerField(db_comment="second half of that position")),
-                ("count", models.IntegerField(db_comment="messages that the broker confirmed")),
-                ("bytes", models.BigIntegerField(db_comment="their size; bytes")),
-                ("dispatched_ms", _instant("time of the dispatch")),
-                ("epoch", models.BigIntegerField(db_comment="epoch of the holder that settled them")),
-            ],
-            options=_options(
-                "wheel_settlement",
-                indexes=[
-                    models.Index(fields=["shard", "id"], name="wheel_settlement_age"),
-                    models.Index(fields=["shard", "lane", "dispatched_ms"], name="wheel_settlement_dispatched"),
-                    models.Index(fields=["shard", "lane", "to_due_ms", "to_seq"], name="wheel_settlement_range"),
-                ],
-            ),
+        _table(
+            "SettlementRow",
+            "wheel_settlement",
+            _index("wheel_settlement_age", "shard", "id"),
+            _index("wheel_settlement_dispatched", "shard", "lane", "dispatched_ms"),
+            _index("wheel_settlement_range", "shard", "lane", "to_due_ms", "to_seq"),
+            id=_given("a seq"),
+            shard=_shard(),
+            lane=_big("number of the lane"),
+            from_due_ms=_instant("the settlement begins after this position"),
+            from_seq=_big("second half of that position"),
+            to_due_ms=_instant("the settlement ends with this position"),
+            to_seq=_big("second half of that position"),
+            count=_whole("messages that the broker confirmed"),
+            bytes=_big("their size; bytes"),
+            dispatched_ms=_instant("time of the dispatch"),
+            epoch=_big("epoch of the holder that settled them"),
         ),
         _page("Settlement", "settlementrow", verbose_name="settlement", verbose_name_plural="settlements"),
         _page("Lateness", "settlementrow", verbose_name_plural="lateness"),
-        migrations.CreateModel(
-            name="GateRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("scope", models.TextField(db_comment="all, queue, task or group")),
-                ("name", models.TextField(db_comment="name of the queue or the task; empty: all")),
-                (
-                    "state",
-                    models.TextField(
-                        db_comment="paused; or slow: it was resumed, and its backlog is dispatched evenly"
-                    ),
-                ),
-                (
-                    "per_ms",
-                    models.BigIntegerField(
-                        db_comment="time in which a slow gate dispatches its backlog; duration in milliseconds"
-                    ),
-                ),
-                ("reason", models.TextField(db_comment="reason, for people")),
-                ("actor", models.TextField(db_comment="user or part that did it")),
-                ("at_ms", _instant()),
-            ],
-            options=_options(
-                "wheel_gate",
-                constraints=[models.UniqueConstraint(fields=("shard", "scope", "name"), name="wheel_gate_place")],
-            ),
+        _table(
+            "GateRow",
+            "wheel_gate",
+            _unique("wheel_gate_place", "shard", "scope", "name"),
+            id=_number(),
+            shard=_shard(),
+            scope=_text("all, queue, task or group"),
+            name=_text("name of the queue or the task; empty: all"),
+            state=_text("paused; or slow: it was resumed, and its backlog is dispatched evenly"),
+            per_ms=_big("time in which a slow gate dispatches its backlog; duration in milliseconds"),
+            reason=_text("reason, for people"),
+            actor=_text("user or part that did it"),
+            at_ms=_instant(),
         ),
-        migrations.CreateModel(
-            name="LineRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                (
-                    "number",
-                    models.BigIntegerField(db_comment="in its shard; a number is used again once no row has it"),
-                ),
-                ("group", models.TextField(db_comment="name of the group; empty: rows without a group")),
-                (
-                    "queue",
-                    models.TextField(db_comment="queue, or routing key where the producer named no queue"),
-                ),
-                ("waiting", models.BigIntegerField(db_comment="rows that wait in it")),
-            ],
-            options=_options(
-                "wheel_line",
-                constraints=[models.UniqueConstraint(fields=("shard", "number"), name="wheel_line_place")],
-            ),
+        _table(
+            "LineRow",
+            "wheel_line",
+            _unique("wheel_line_place", "shard", "number"),
+            id=_number(),
+            shard=_shard(),
+            number=_big("in its shard; a number is used again once no row has it"),
+            group=_text("name of the group; empty: rows without a group"),
+            queue=_text("queue, or routing key where the producer named no queue"),
+            waiting=_big("rows that wait in it"),
         ),
         _page("Group", "linerow", verbose_name="group", verbose_name_plural="groups"),
-        migrations.CreateModel(
-            name="LimitRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("group", models.TextField(db_comment="name of the group")),
-                (
-                    "concurrency",
-                    models.IntegerField(db_comment="most runs in flight; none: as its class has it", null=True),
-                ),
-                (
-                    "rate_count",
-                    models.IntegerField(db_comment="most tasks in rate_per_ms; none: as its class has it", null=True),
-                ),
-                ("rate_per_ms", models.BigIntegerField(db_comment="duration in milliseconds", null=True)),
-                (
-                    "weight",
-                    models.IntegerField(
-                        db_comment="its share beside other groups; none: as its class has it", null=True
-                    ),
-                ),
-                (
-                    "max_runtime_ms",
-                    models.BigIntegerField(
-                        db_comment="a run counts as over after it; duration in milliseconds", null=True
-                    ),
-                ),
-                ("actor", models.TextField(db_comment="the person or part that set it")),
-                ("at_ms", _instant()),
-            ],
-            options=_options(
-                "wheel_limit",
-                constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_limit_place")],
-            ),
+        _table(
+            "LimitRow",
+            "wheel_limit",
+            _unique("wheel_limit_place", "shard", "group"),
+            id=_number(),
+            shard=_shard(),
+            group=_text("name of the group"),
+            concurrency=_whole("most runs in flight; none: as its class has it", null=True),
+            rate_count=_whole("most tasks in rate_per_ms; none: as its class has it", null=True),
+            rate_per_ms=_big("duration in milliseconds", null=True),
+            weight=_whole("its share beside other groups; none: as its class has it", null=True),
+            max_runtime_ms=_big("a run counts as over after it; duration in milliseconds", null=True),
+            actor=_text("the person or part that set it"),
+            at_ms=_instant(),
         ),
-        migrations.CreateModel(
-            name="RateRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("group", models.TextField(db_comment="name of the group")),
-                (
-                    "empty_ms",
-                    models.BigIntegerField(db_comment="its rate is as unused from then on; instant, Unix milliseconds"),
-                ),
-            ],
-            options=_options(
-                "wheel_rate",
-                constraints=[models.UniqueConstraint(fields=("shard", "group"), name="wheel_rate_place")],
-            ),
+        _table(
+            "RateRow",
+            "wheel_rate",
+            _unique("wheel_rate_place", "shard", "group"),
+            id=_number(),
+            shard=_shard(),
+            group=_text("name of the group"),
+            empty_ms=_instant("its rate is as unused from then on"),
         ),
-        migrations.CreateModel(
-            name="InboxRow",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("kind", models.TextField(db_comment="message, messages, or the name of a command")),
-                (
-                    "payload",
-                    models.BinaryField(db_comment="the message, some messages packed, or the command's arguments"),
-                ),
-                ("rows", models.IntegerField(db_comment="messages in it, where they are packed", null=True)),
-                ("bulk", models.TextField(db_comment="the bulk action that a command is about", null=True)),
-            ],
-            options=_options(
-                "wheel_inbox",
-                indexes=[
-                    models.Index(condition=models.Q(bulk__isnull=False), fields=["bulk"], name="wheel_inbox_bulk"),
-                    models.Index(fields=["shard", "id"], name="wheel_inbox_shard"),
-                ],
-            ),
+        _table(
+            "InboxRow",
+            "wheel_inbox",
+            _index("wheel_inbox_bulk", "bulk", bulk__isnull=False),
+            _index("wheel_inbox_shard", "shard", "id"),
+            id=_number(models.BigAutoField),
+            shard=_shard(),
+            kind=_text("message, messages, or the name of a command"),
+            payload=_bytes("the message, some messages packed, or the command's arguments"),
+            rows=_whole("messages in it, where they are packed", null=True),
+            bulk=_text("the bulk action that a command is about", null=True),
         ),
-        migrations.CreateModel(
-            name="LaneRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("lane", models.BigIntegerField(db_comment="number of the lane, from 0")),
-                ("offset_due_ms", _instant("rows up to this position are settled")),
-                ("offset_seq", models.BigIntegerField(db_comment="second half of the offset's position")),
-                ("watermark_due_ms", _instant("rows up to this position may be published")),
-                ("watermark_seq", models.BigIntegerField(db_comment="second half of the watermark's position")),
-                (
-                    "target",
-                    models.TextField(db_comment="the destination or gate that it is for; none: for all", null=True),
-                ),
-                ("redelivered", models.BooleanField(db_comment="its rows may be in their queues already")),
-                (
-                    "scope",
-                    models.TextField(
-                        db_comment="queue or task, where the target is a gate; none: a destination", null=True
-                    ),
-                ),
-                ("closed", models.BooleanField(db_comment="it has no pending rows and gets none")),
-            ],
-            options=_options(
-                "wheel_lane",
-                constraints=[models.UniqueConstraint(fields=("shard", "lane"), name="wheel_lane_place")],
-            ),
+        _table(
+            "LaneRow",
+            "wheel_lane",
+            _unique("wheel_lane_place", "shard", "lane"),
+            id=_number(),
+            shard=_shard(),
+            lane=_big("number of the lane, from 0"),
+            offset_due_ms=_instant("rows up to this position are settled"),
+            offset_seq=_big("second half of the offset's position"),
+            watermark_due_ms=_instant("rows up to this position may be published"),
+            watermark_seq=_big("second half of the watermark's position"),
+            target=_text("the destination or gate that it is for; none: for all", null=True),
+            redelivered=_flag("its rows may be in their queues already"),
+            scope=_text("queue or task, where the target is a gate; none: a destination", null=True),
+            closed=_flag("it has no pending rows and gets none"),
         ),
-        migrations.CreateModel(
-            name="LoadChunkRow",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("load", models.BigIntegerField(db_comment="id of the load")),
-                ("part", models.IntegerField(db_comment="number of the part, from 0")),
-                ("number", models.IntegerField(db_comment="number of its slice of the part's rows, from 0")),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("rows", models.IntegerField(db_comment="messages in it")),
-                (
-                    "digest",
-                    models.TextField(db_comment="hash of the slice's rows and of the template of their messages"),
-                ),
-                ("payload", models.BinaryField(db_comment="the messages, packed")),
-            ],
-            options=_options(
-                "wheel_load_chunk",
-                indexes=[models.Index(fields=["load", "shard", "id"], name="wheel_load_chunk_shard")],
-                constraints=[
-                    models.UniqueConstraint(fields=("load", "part", "number", "shard"), name="wheel_load_chunk_place")
-                ],
-            ),
+        _table(
+            "LoadChunkRow",
+            "wheel_load_chunk",
+            _index("wheel_load_chunk_shard", "load", "shard", "id"),
+            _unique("wheel_load_chunk_place", "load", "part", "number", "shard"),
+            id=_number(models.BigAutoField),
+            load=_big("id of the load"),
+            part=_whole("number of the part, from 0"),
+            number=_whole("number of its slice of the part's rows, from 0"),
+            shard=_shard(),
+            rows=_whole("messages in it"),
+            digest=_text("hash of the slice's rows and of the template of their messages"),
+            payload=_bytes("the messages, packed"),
         ),
-        migrations.CreateModel(
-            name="LoadPartRow",
-            fields=[
-                ("id", _surrogate()),
-                ("load", models.BigIntegerField(db_comment="id of the load")),
-                ("part", models.IntegerField(db_comment="number of the part, from 0")),
-                ("run", models.BigIntegerField(db_comment="run of the load in which it was claimed")),
-                (
-                    "attempt",
-                    models.TextField(db_comment="the attempt that may write it; an older attempt may write nothing"),
-                ),
-            ],
-            options=_options(
-                "wheel_load_part",
-                constraints=[models.UniqueConstraint(fields=("load", "part"), name="wheel_load_part_place")],
-            ),
+        _table(
+            "LoadPartRow",
+            "wheel_load_part",
+            _unique("wheel_load_part_place", "load", "part"),
+            id=_number(),
+            load=_big("id of the load"),
+            part=_whole("number of the part, from 0"),
+            run=_big("run of the load in which it was claimed"),
+            attempt=_text("the attempt that may write it; an older attempt may write nothing"),
         ),
-        migrations.CreateModel(
-            name="LoadRow",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                (
-                    "name",
-                    models.TextField(
-                        db_comment="chosen by the loading process; at most one load of a name is committed"
-                    ),
-                ),
-                (
-                    "state",
-                    models.TextField(db_comment="open, committed, done (committed and wholly accepted) or aborted"),
-                ),
-                (
-                    "run",
-                    models.BigIntegerField(
-                        db_comment="raised whenever the load is begun or resumed; an older run may write nothing"
-                    ),
-                ),
-                ("created_ms", _instant("time of its first begin")),
-                ("begun_ms", _instant("begin of its last run")),
-                ("ended_ms", _instant("time of the commit or abort", null=True)),
-                ("rows", models.BigIntegerField(db_comment="messages in it, once it is committed")),
-                ("origin", models.TextField(db_comment="as in the audit log; empty while it is open")),
-                (
-                    "actor",
-                    models.TextField(
-                        db_comment="the person or the process that committed or aborted it; empty while it is open"
-                    ),
-                ),
-                ("audited", models.BooleanField(db_comment="the audit log has its end")),
-            ],
-            options=_options(
-                "wheel_load",
-                indexes=[models.Index(fields=["state", "id"], name="wheel_load_state")],
-                constraints=[models.UniqueConstraint(fields=("name",), name="wheel_load_name")],
-            ),
+        _table(
+            "LoadRow",
+            "wheel_load",
+            _index("wheel_load_state", "state", "id"),
+            _unique("wheel_load_name", "name"),
+            id=_number(models.BigAutoField),
+            name=_text("chosen by the loading process; at most one load of a name is committed"),
+            state=_text("open, committed, done (committed and wholly accepted) or aborted"),
+            run=_big("raised whenever the load is begun or resumed; an older run may write nothing"),
+            created_ms=_instant("time of its first begin"),
+            begun_ms=_instant("begin of its last run"),
+            ended_ms=_instant("time of the commit or abort", null=True),
+            rows=_big("messages in it, once it is committed"),
+            origin=_text("as in the audit log; empty while it is open"),
+            actor=_text("the person or the process that committed or aborted it; empty while it is open"),
+            audited=_flag("the audit log has its end"),
         ),
-        migrations.CreateModel(
-            name="OutcomeRow",
-            fields=[
-                ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
-                ("kind", models.TextField(db_comment="cancelled, moved, expired or rejected")),
-                ("reason", models.TextField(db_comment="reason, for people")),
-                ("actor", models.TextField(db_comment="user or part that did it")),
-                ("at_ms", _instant()),
-            ],
-            options=_options(
-                "wheel_outcome",
-                indexes=[
-                    models.Index(fields=["shard", "kind", "at_ms"], name="wheel_outcome_kind"),
-                    models.Index(fields=["timer_id"], name="wheel_outcome_timer"),
-                ],
-            ),
+        _table(
+            "OutcomeRow",
+            "wheel_outcome",
+            _index("wheel_outcome_kind", "shard", "kind", "at_ms"),
+            _index("wheel_outcome_timer", "timer_id"),
+            id=_given("a seq"),
+            shard=_shard(),
+            timer_id=_big("id of the timer"),
+            kind=_text("cancelled, moved, expired or rejected"),
+            reason=_text("reason, for people"),
+            actor=_text("user or part that did it"),
+            at_ms=_instant(),
         ),
         _page("Rejected", "outcomerow", verbose_name_plural="rejected tasks"),
-        migrations.CreateModel(
-            name="RevisionRow",
-            fields=[
-                ("id", _surrogate()),
-                ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("number", models.IntegerField(db_comment="revision of the schedule that the change made")),
-                ("name", models.TextField(db_comment="name of the schedule")),
-                (
-                    "what",
-                    models.TextField(db_comment="created, changed, paused, resumed, deleted, imported or rolled back"),
-                ),
-                ("actor", models.TextField(db_comment="user or part that did it")),
-                ("reason", models.TextField(db_comment="reason, for people")),
-                ("at_ms", _instant("time of the change")),
-                (
-                    "before",
-                    models.TextField(db_comment="JSON object: the schedule before the change; empty: it did not exist"),
-                ),
-            ],
-            options=_options(
-                "wheel_revision",
-                indexes=[models.Index(fields=["name", "id"], name="wheel_revision_name")],
-                constraints=[models.UniqueConstraint(fields=("schedule", "number"), name="wheel_revision_number")],
-            ),
+        _table(
+            "RevisionRow",
+            "wheel_revision",
+            _index("wheel_revision_name", "name", "id"),
+            _unique("wheel_revision_number", "schedule", "number"),
+            id=_number(),
+            schedule=_big("id of the schedule"),
+            number=_whole("revision of the schedule that the change made"),
+            name=_text("name of the schedule"),
+            what=_text("created, changed, paused, resumed, deleted, imported or rolled back"),
+            actor=_text("user or part that did it"),
+            reason=_text("reason, for people"),
+            at_ms=_instant("time of the change"),
+            before=_text("JSON object: the schedule before the change; empty: it did not exist"),
         ),
-        migrations.CreateModel(
-            name="RouteRow",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        db_comment="no meaning; Django wants a single key", primary_key=True, serialize=False
-                    ),
-                ),
-                ("digest", models.BinaryField(db_comment="of the other columns; 16 bytes")),
-                ("task", models.TextField(db_comment="name of the task")),
-                ("exchange", models.TextField(db_comment="exchange to publish to; empty: the default exchange")),
-                ("exchange_type", models.TextField(db_comment="direct, topic, fanout, …")),
-                ("routing_key", models.TextField(db_comment="routing key to publish with")),
-                ("queue", models.TextField(db_comment="name of the queue, if the producer named one", null=True)),
-                ("priority", models.IntegerField(db_comment="AMQP priority", null=True)),
-                (
-                    "queue_expires_ms",
-                    models.BigIntegerField(db_comment="x-expires of the queue; duration in milliseconds", null=True),
-                ),
-                ("batch", models.IntegerField(db_comment="up to so many calls of a batch are one message", null=True)),
-                (
-                    "signed",
-                    models.BooleanField(
-                        db_comment="a key of wheel_signing_keys has signed its messages, which wheel_destinations does not limit"
-                    ),
-                ),
-                ("target", models.TextField(db_comment="queue, or routing key where the producer named no queue")),
-            ],
-            options=_options(
-                "wheel_route",
-                indexes=[
-                    models.Index(fields=["target"], name="wheel_route_target"),
-                    models.Index(fields=["task"], name="wheel_route_task"),
-                ],
-                constraints=[models.UniqueConstraint(fields=("digest",), name="wheel_route_digest")],
+        _table(
+            "RouteRow",
+            "wheel_route",
+            _index("wheel_route_target", "target"),
+            _index("wheel_route_task", "task"),
+            _unique("wheel_route_digest", "digest"),
+            id=_number(models.BigAutoField),
+            digest=_bytes("of the other columns; 16 bytes"),
+            task=_text("name of the task"),
+            exchange=_text("exchange to publish to; empty: the default exchange"),
+            exchange_type=_text("direct, topic, fanout, …"),
+            routing_key=_text("routing key to publish with"),
+            queue=_text("name of the queue, if the producer named one", null=True),
+            priority=_whole("AMQP priority", null=True),
+            queue_expires_ms=_big("x-expires of the queue; duration in milliseconds", null=True),
+            batch=_whole("up to so many calls of a batch are one message", null=True),
+            signed=_flag(
+                "a key of wheel_signing_keys has signed its messages, which wheel_destinations does not limit"
             ),
+            target=_text("queue, or routing key where the producer named no queue"),
         ),
-        migrations.CreateModel(
-            name="RunRow",
-            fields=[
-                (
-                    "timer_id",
-                    django_wheel.fields.GivenKey(db_comment="id of the timer", primary_key=True, serialize=False),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("schedule", models.BigIntegerField(db_comment="id of the schedule, if it is of one", null=True)),
-                ("instant_ms", _instant("intended time, of a schedule", null=True)),
-                ("requested", models.BooleanField(db_comment="triggered or backfilled")),
-                ("group", models.TextField(db_comment="the group that it counts for", null=True)),
-                ("until_ms", _instant("end of its time in the group, whatever is reported", null=True)),
-                ("ended_ms", _instant("end that its worker reported", null=True)),
-            ],
-            options=_options(
-                "wheel_run",
-                indexes=[
-                    models.Index(
-                        condition=models.Q(schedule__isnull=False),
-                        fields=["schedule", "instant_ms", "timer_id"],
-                        name="wheel_run_instant",
-                    ),
-                    models.Index(
-                        condition=models.Q(ended_ms__isnull=True, group__isnull=False),
-                        fields=["shard", "timer_id"],
-                        name="wheel_run_open",
-                    ),
-                ],
-            ),
+        _table(
+            "RunRow",
+            "wheel_run",
+            _index("wheel_run_instant", "schedule", "instant_ms", "timer_id", schedule__isnull=False),
+            _index("wheel_run_open", "shard", "timer_id", ended_ms__isnull=True, group__isnull=False),
+            timer_id=_given("id of the timer"),
+            shard=_shard(),
+            schedule=_big("id of the schedule, if it is of one", null=True),
+            instant_ms=_instant("intended time, of a schedule", null=True),
+            requested=_flag("triggered or backfilled"),
+            group=_text("the group that it counts for", null=True),
+            until_ms=_instant("end of its time in the group, whatever is reported", null=True),
+            ended_ms=_instant("end that its worker reported", null=True),
         ),
-        migrations.CreateModel(
-            name="ScheduleRow",
-            fields=[
-                ("id", django_wheel.fields.GivenKey(db_comment="a seq", primary_key=True, serialize=False)),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                (
-                    "name",
-                    models.TextField(db_comment="unique in the store; its shard is that of its group, or of the name"),
-                ),
-                (
-                    "definition",
-                    models.TextField(db_comment="JSON object: recurrence, task, arguments, options and policies"),
-                ),
-                ("source", models.TextField(db_comment="api, or the source that it follows")),
-                ("revision", models.IntegerField(db_comment="1 when it is created; each change adds one")),
-                ("next_ms", _instant("next instant to be made, if any", null=True)),
-                ("made", models.BigIntegerField(db_comment="occurrences made so far")),
-                ("last_ms", _instant("last instant that was made", null=True)),
-                ("paused", models.BooleanField(db_comment="it has no next instant until it is resumed")),
-                ("note", models.TextField(db_comment="reason for which it is paused, broken or failing")),
-                ("broken", models.BooleanField(db_comment="it does not run, for the reason in note")),
-                ("since_ms", _instant("later instants have no skip yet", null=True)),
-            ],
-            options=_options(
-                "wheel_schedule",
-                indexes=[models.Index(fields=["shard", "next_ms", "id"], name="wheel_schedule_due")],
-                constraints=[models.UniqueConstraint(fields=("name",), name="wheel_schedule_name")],
-            ),
+        _table(
+            "ScheduleRow",
+            "wheel_schedule",
+            _index("wheel_schedule_due", "shard", "next_ms", "id"),
+            _unique("wheel_schedule_name", "name"),
+            id=_given("a seq"),
+            shard=_shard(),
+            name=_text("unique in the store; its shard is that of its group, or of the name"),
+            definition=_text("JSON object: recurrence, task, arguments, options and policies"),
+            source=_text("api, or the source that it follows"),
+            revision=_whole("1 when it is created; each change adds one"),
+            next_ms=_instant("next instant to be made, if any", null=True),
+            made=_big("occurrences made so far"),
+            last_ms=_instant("last instant that was made", null=True),
+            paused=_flag("it has no next instant until it is resumed"),
+            note=_text("reason for which it is paused, broken or failing"),
+            broken=_flag("it does not run, for the reason in note"),
+            since_ms=_instant("later instants have no skip yet", null=True),
         ),
         _page("Schedule", "schedulerow", verbose_name="schedule", verbose_name_plural="schedules"),
-        migrations.CreateModel(
-            name="ScheduleSkipRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("schedule", models.BigIntegerField(db_comment="id of the schedule")),
-                ("from_ms", _instant("first skipped occurrence")),
-                ("to_ms", _instant("last skipped occurrence")),
-                ("count", models.BigIntegerField(db_comment="skipped occurrences; negative: more than so many")),
-                ("reason", models.TextField(db_comment="paused, overlapped, missed, excluded or gap")),
-                ("at_ms", _instant("time of the decision")),
-            ],
-            options=_options(
-                "wheel_schedule_skip",
-                indexes=[models.Index(fields=["shard", "at_ms"], name="wheel_schedule_skip_age")],
-                constraints=[models.UniqueConstraint(fields=("schedule", "from_ms"), name="wheel_schedule_skip_first")],
-            ),
+        _table(
+            "ScheduleSkipRow",
+            "wheel_schedule_skip",
+            _index("wheel_schedule_skip_age", "shard", "at_ms"),
+            _unique("wheel_schedule_skip_first", "schedule", "from_ms"),
+            id=_number(),
+            shard=_shard(),
+            schedule=_big("id of the schedule"),
+            from_ms=_instant("first skipped occurrence"),
+            to_ms=_instant("last skipped occurrence"),
+            count=_big("skipped occurrences; negative: more than so many"),
+            reason=_text("paused, overlapped, missed, excluded or gap"),
+            at_ms=_instant("time of the decision"),
         ),
         _page("Shard", "shardrow", verbose_name="shard", verbose_name_plural="shards"),
         _page("Wheel", "shardrow", verbose_name="wheel", verbose_name_plural="wheel", permissions=PERMISSIONS),
-        migrations.CreateModel(
-            name="TallyRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("hour", models.IntegerField(db_comment="due_ms // 3,600,000; hours since 1970")),
-                (
-                    "route",
-                    models.BigIntegerField(
-                        db_comment="id of the route that has the queue and the task, and nothing else"
-                    ),
-                ),
-                ("pending", models.BigIntegerField(db_comment="pending messages")),
-            ],
-            options=_options(
-                "wheel_tally",
-                constraints=[models.UniqueConstraint(fields=("shard", "route", "hour"), name="wheel_tally_place")],
-            ),
+        _table(
+            "TallyRow",
+            "wheel_tally",
+            _unique("wheel_tally_place", "shard", "route", "hour"),
+            id=_number(),
+            shard=_shard(),
+            hour=_whole("due_ms // 3,600,000; hours since 1970"),
+            route=_big("id of the route that has the queue and the task, and nothing else"),
+            pending=_big("pending messages"),
         ),
         _page("Forecast", "tallyrow", verbose_name_plural="forecast from archive"),
-        migrations.CreateModel(
-            name="TimerRow",
-            fields=[
-                (
-                    "id",
-                    django_wheel.fields.GivenKey(
-                        db_comment="first seq of the row; never changes", primary_key=True, serialize=False
-                    ),
-                ),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                (
-                    "lane",
-                    models.BigIntegerField(
-                        db_comment="number of its lane; -1: it is stopped, -2: it waits for its group"
-                    ),
-                ),
-                ("due_ms", _instant("first half of its position")),
-                (
-                    "seq",
-                    models.BigIntegerField(
-                        db_comment="second half of its position; counter << 8 | shard, new with every move"
-                    ),
-                ),
-                (
-                    "eta_ms",
-                    models.BigIntegerField(
-                        db_comment="requested by the producer; instant, Unix milliseconds, rounded up"
-                    ),
-                ),
-                ("envelope_id", models.BinaryField(db_comment="makes accepting idempotent; the 16 bytes of a UUID")),
-                (
-                    "task_id",
-                    models.BinaryField(
-                        db_comment="Celery's task id; the 16 bytes of a UUID, or text after a zero byte"
-                    ),
-                ),
-                ("route", models.BigIntegerField(db_comment="id of its task and destination")),
-                ("key", models.TextField(db_comment="tasks with the same key share a shard", null=True)),
-                (
-                    "group",
-                    models.TextField(db_comment="its group: tasks of a group share a shard and limits", null=True),
-                ),
-                (
-                    "line",
-                    models.BigIntegerField(
-                        db_comment="of a row that waits for its group: number of the line << 9 | rank", null=True
-                    ),
-                ),
-                ("expires_ms", _instant("the task's own expires", null=True)),
-                ("created_ms", _instant("time of sending, by the producer")),
-                ("accepted_ms", _instant("time of accepting")),
-                (
-                    "size",
-                    models.IntegerField(
-                        db_comment="headers, properties and body together, before they are packed; bytes"
-                    ),
-                ),
-                (
-                    "misfire_ms",
-                    models.BigIntegerField(
-                        db_comment="it expires when it is found later than this; duration in milliseconds", null=True
-                    ),
-                ),
-                (
-                    "packing",
-                    models.BigIntegerField(db_comment="id of the dictionary by which message is packed; 0: none"),
-                ),
-                (
-                    "message",
-                    models.BinaryField(
-                        db_comment=("headers, properties and body, packed and encrypted; an unreadable message's bytes")
-                    ),
-                ),
-            ],
-            options=_options(
-                "wheel_timer",
-                indexes=[
-                    models.Index(
-                        condition=models.Q(line__isnull=False),
-                        fields=["shard", "line", "due_ms", "seq"],
-                        name="wheel_timer_line",
-                    ),
-                    models.Index(fields=["shard", "lane", "due_ms", "seq", "size"], name="wheel_timer_position"),
-                    models.Index(fields=["shard", "task_id"], name="wheel_timer_task"),
-                ],
-                constraints=[models.UniqueConstraint(fields=("shard", "envelope_id"), name="wheel_timer_envelope")],
-            ),
+        _table(
+            "TimerRow",
+            "wheel_timer",
+            _index("wheel_timer_line", "shard", "line", "due_ms", "seq", line__isnull=False),
+            _index("wheel_timer_position", "shard", "lane", "due_ms", "seq", "size"),
+            _index("wheel_timer_task", "shard", "task_id"),
+            _unique("wheel_timer_envelope", "shard", "envelope_id"),
+            id=_given("first seq of the row; never changes"),
+            shard=_shard(),
+            lane=_big("number of its lane; -1: it is stopped, -2: it waits for its group"),
+            due_ms=_instant("first half of its position"),
+            seq=_big("second half of its position; counter << 8 | shard, new with every move"),
+            eta_ms=_big("requested by the producer; instant, Unix milliseconds, rounded up"),
+            envelope_id=_bytes("makes accepting idempotent; the 16 bytes of a UUID"),
+            task_id=_bytes("Celery's task id; the 16 bytes of a UUID, or text after a zero byte"),
+            route=_big("id of its task and destination"),
+            key=_text("tasks with the same key share a shard", null=True),
+            group=_text("its group: tasks of a group share a shard and limits", null=True),
+            line=_big("of a row that waits for its group: number of the line << 9 | rank", null=True),
+            expires_ms=_instant("the task's own expires", null=True),
+            created_ms=_instant("time of sending, by the producer"),
+            accepted_ms=_instant("time of accepting"),
+            size=_whole("headers, properties and body together, before they are packed; bytes"),
+            misfire_ms=_big("it expires when it is found later than this; duration in milliseconds", null=True),
+            packing=_big("id of the dictionary by which message is packed; 0: none"),
+            message=_bytes("headers, properties and body, packed and encrypted; an unreadable message's bytes"),
         ),
         _page("History", "timerrow", verbose_name_plural="history"),
         _page("Pending", "timerrow", verbose_name="pending task", verbose_name_plural="pending tasks"),
-        migrations.CreateModel(
-            name="TombstoneRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                ("task_id", models.TextField(db_comment="Celery's task id")),
-                ("until_ms", _instant("removed after this")),
-                ("reason", models.TextField(db_comment="reason, for people")),
-                ("actor", models.TextField(db_comment="user or part that did it")),
-            ],
-            options=_options(
-                "wheel_tombstone",
-                constraints=[models.UniqueConstraint(fields=("shard", "task_id"), name="wheel_tombstone_place")],
-            ),
+        _table(
+            "TombstoneRow",
+            "wheel_tombstone",
+            _unique("wheel_tombstone_place", "shard", "task_id"),
+            id=_number(),
+            shard=_shard(),
+            task_id=_text("Celery's task id"),
+            until_ms=_instant("removed after this"),
+            reason=_text("reason, for people"),
+            actor=_text("user or part that did it"),
         ),
-        migrations.CreateModel(
-            name="TotalRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                (
-                    "kind",
-                    models.TextField(
-                        db_comment="shard, hour, day or name: a sum of the tally for it; route: rows with it"
-                    ),
-                ),
-                (
-                    "number",
-                    models.BigIntegerField(
-                        db_comment="0; of the hour or the day since 1970; of a name and of a route, the route"
-                    ),
-                ),
-                ("pending", models.BigIntegerField(db_comment="pending messages; of a route, all rows")),
-            ],
-            options=_options(
-                "wheel_total",
-                constraints=[models.UniqueConstraint(fields=("kind", "number", "shard"), name="wheel_total_place")],
-            ),
+        _table(
+            "TotalRow",
+            "wheel_total",
+            _unique("wheel_total_place", "kind", "number", "shard"),
+            id=_number(),
+            shard=_shard(),
+            kind=_text("shard, hour, day or name: a sum of the tally for it; route: rows with it"),
+            number=_big("0; of the hour or the day since 1970; of a name and of a route, the route"),
+            pending=_big("pending messages; of a route, all rows"),
         ),
-        migrations.CreateModel(
-            name="WatchRow",
-            fields=[
-                ("id", _surrogate()),
-                ("shard", models.SmallIntegerField(db_comment="number of the shard, from 0")),
-                (
-                    "kind",
-                    models.TextField(
-                        db_comment="watch: the key completes it; unique: it alone has the key; unannounced: cancelled, to be announced"
-                    ),
-                ),
-                ("key", models.TextField(db_comment="the key, a name chosen by producers")),
-                ("timer_id", models.BigIntegerField(db_comment="id of the timer")),
-                (
-                    "latest_ms",
-                    models.BigIntegerField(
-                        db_comment="a task that takes its place is due by then; instant, Unix milliseconds", null=True
-                    ),
-                ),
-                (
-                    "window_ms",
-                    models.BigIntegerField(
-                        db_comment="the key stays taken after the eta; duration in milliseconds", null=True
-                    ),
-                ),
-            ],
-            options=_options(
-                "wheel_watch",
-                indexes=[
-                    models.Index(fields=["shard", "kind", "key", "timer_id"], name="wheel_watch_key"),
-                    models.Index(fields=["timer_id"], name="wheel_watch_timer"),
-                ],
+        _table(
+            "WatchRow",
+            "wheel_watch",
+            _index("wheel_watch_key", "shard", "kind", "key", "timer_id"),
+            _index("wheel_watch_timer", "timer_id"),
+            id=_number(),
+            shard=_shard(),
+            kind=_text(
+                "watch: the key completes it; unique: it alone has the key; unannounced: cancelled, to be announced"
             ),
+            key=_text("the key, a name chosen by producers"),
+            timer_id=_big("id of the timer"),
+            latest_ms=_instant("a task that takes its place is due by then", null=True),
+            window_ms=_big("the key stays taken after the eta; duration in milliseconds", null=True),
         ),
         migrations.RunPython(set_parameters, migrations.RunPython.noop),
     ]

@@ -10,7 +10,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from django.utils.translation import ngettext
 from celery_wheel.control import Wheel
 from celery_wheel.errors import ArgumentError, WheelError
 from celery_wheel.requests.audit import export as export_lines
+from celery_wheel.requests.audit import with_reasons
 from celery_wheel.store.audit_model import ORIGINS, PEOPLE, AuditCriteria, AuditedRequest
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.mask import unquoted
@@ -185,22 +186,13 @@ def _requests(wheel: Wheel, criteria: dict[str, Any]) -> Iterator[AuditedRequest
             return
 
 
-def _without_values(one: AuditedRequest) -> AuditedRequest:
-    results = {
-        name: {**result, "reason": unquoted(str(result["reason"]))}
-        if isinstance(result, dict) and "reason" in result
-        else result
-        for name, result in one.results.items()
-    }
-    return replace(one, results=results)
-
-
 def _csv(wheel: Wheel, criteria: dict[str, Any], hidden: bool) -> Iterator[str]:
     writer: Any = csv.writer(SimpleNamespace(write=str))  # its writerow returns the line
     requests = _requests(wheel, criteria)
     first = list(islice(requests, 1))  # before any line
     yield writer.writerow(FIELDS)
-    for one in map(_without_values, chain(first, requests)) if hidden else chain(first, requests):
+    for one in chain(first, requests):
+        results = with_reasons(one.results, unquoted) if hidden else one.results
         start = (format_utc(one.at_ms), one.actor, one.origin, one.action)
         end = (
             one.reason,
@@ -209,7 +201,7 @@ def _csv(wheel: Wheel, criteria: dict[str, Any], hidden: bool) -> Iterator[str]:
             one.request,
             " ".join(one.entries),
         )
-        for name, result in one.results.items():
+        for name, result in results.items():
             result_text = f"{_word(result)} {_reason(result)}".strip()
             yield writer.writerow([_cell(text) for text in (*start, name, result_text, *end)])
 

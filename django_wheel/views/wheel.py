@@ -30,7 +30,6 @@ from django.utils.translation import gettext as _
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview, ShardStatus
-from celery_wheel.overview.groups import held_by_group
 from celery_wheel.store.audit_model import PEOPLE
 from celery_wheel.store.model import PAUSED, WAITING
 from celery_wheel.values.format import format_duration, printable
@@ -172,9 +171,7 @@ class Screen:
                 "since": self._times.moment(gate.at_ms),
                 "ago": self._times.distance(gate.at_ms),
                 "label": gate_label(gate.scope, gate.name),
-                "held": held_by_group(self._overview.shards, gate.name)
-                if gate.scope == "group"
-                else self._overview.held_by(gate),
+                "held": self._overview.held_by(gate),
             }
             for gate in self._overview.gates[:LINES]
         ]

@@ -5,7 +5,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from celery_wheel.overview.groups import FEW
+from celery_wheel.overview import FEW
 from celery_wheel.store.model import PAUSED, Gate, GroupLimit
 from tests.admin.conftest import ADMIN, Configure, renew, shown
 from tests.contract.stores.test_groups_browsing import wait

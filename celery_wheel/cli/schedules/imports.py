@@ -10,10 +10,10 @@ import click
 
 from celery_wheel.cli.group import NEEDS_ACTION, NO_ANSWER, open_wheel, start_project
 from celery_wheel.cli.schedules.group import schedules
-from celery_wheel.cli.selection import request
+from celery_wheel.cli.selection import Selection, request, send_each
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, print_json, progress
-from celery_wheel.errors import StoreUnusable, WheelUnavailable
+from celery_wheel.errors import StoreUnusable
 from celery_wheel.values.format import format_utc
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def import_(
     every schedule is imported or exists; 3 when some are not, with the reason of each; 4 when no scheduler answered in
     time: the request was withdrawn.
     """
-    from celery_wheel.operations.schedule_import import READERS, ImportOptions
+    from celery_wheel.operations.schedule_import import READERS, ImportOptions, store_schedules
 
     how["reason"] = how["reason"] or f"imported from {system}"
     unavailable = None
@@ -72,10 +72,16 @@ def import_(
                 done(1)
         good = [one for one in found if one.definition is not None]
         known = _known(wheel, [one.name for one in good], dry_run)
-        if dry_run:
-            answers: Mapping[str, ScheduleAnswer] = {}
-        else:
-            answers, unavailable = _store(wheel, good, update, how)
+        answers: Mapping[str, ScheduleAnswer] = {}
+        if not dry_run:
+            answers, unavailable = send_each(
+                Selection(good),
+                lambda part: store_schedules(wheel, part, options.now_ms(), update=update, how=how),
+                "",
+                "schedule",
+                yes=True,
+                most=PART,
+            )
     lines = [_line(one, one.name in known, update, dry_run, answers) for one in found]
     counts = Counter(line["result"] for line in lines)
     if as_json:
@@ -99,24 +105,6 @@ def _known(wheel: Wheel, names: Sequence[str], dry_run: bool) -> set[str]:
             raise
         click.echo(f"names are not compared with those of the store: {error}", err=True)
         return set()
-
-
-def _store(
-    wheel: Wheel, found: Sequence[ForeignSchedule], update: bool, how: Any
-) -> tuple[dict[str, ScheduleAnswer], str | None]:
-    """Return the answers, and the error of a part without an answer; the parts after it are not sent."""
-    from celery_wheel.operations.schedule_import import store_schedules
-
-    answers: dict[str, ScheduleAnswer] = {}
-    with progress("waiting for results", len(found)) as bar:
-        for start in range(0, len(found), PART):
-            part = found[start : start + PART]
-            try:
-                answers |= store_schedules(wheel, part, options.now_ms(), update=update, how=how)
-            except WheelUnavailable as error:
-                return answers | error.results, str(error)
-            bar(len(part))
-    return answers, None
 
 
 def _line(

@@ -39,12 +39,14 @@ def check(site: Installation) -> Iterator[Finding]:
     if site.transport == "amqp":
         yield _confirms(site)
     yield from _owners(site, site.broker)
-    if site.redis is not None:
-        info = site.redis.info()
-        yield _eviction(info)
-        yield from _persistence(info, is_local(site))
-        if info["appendfsync"] is not None and not is_local(site):
-            yield _wide_rights()
+    yield from eviction(site)
+    yield from power(site)
+    if site.redis_settings and site.redis_settings["appendfsync"] is not None and not is_local(site):
+        yield note(
+            "rights",
+            "the user in broker_url may change the settings of Redis: who has the URL may empty or stop the server",
+            'Give producers, workers and schedulers users of their own, as on the page "Users with few rights".',
+        )
 
 
 def unavailable(site: Installation) -> Finding:
@@ -52,16 +54,62 @@ def unavailable(site: Installation) -> Finding:
     return error("broker", problem, remedy or "Correct broker_url.")
 
 
-def eviction(site: Installation) -> list[Finding]:
-    """Return a finding for a Redis that drops queues; none for a Redis that does not, or another broker."""
-    found = [_eviction(site.redis.info())] if site.redis is not None else []
-    return [one for one in found if one.grade == "warning"]
+def eviction(site: Installation) -> Iterator[Finding]:
+    """Yield whether a Redis drops queues; nothing for another broker."""
+    if site.redis_settings is None:
+        return
+    policy = site.redis_settings["maxmemory_policy"]
+    if policy is None:
+        yield _unknown("eviction", "maxmemory-policy", "noeviction")
+    elif policy == "noeviction":
+        yield ok("eviction", "Redis drops nothing when its memory is full (noeviction)")
+    else:
+        yield warning(
+            "eviction",
+            f"Redis has maxmemory-policy {policy}: when its memory is full it drops queues, and with them tasks.",
+            "Set maxmemory-policy to noeviction.",
+        )
 
 
-def power(site: Installation) -> list[Finding]:
-    """Return warnings of a Redis that may lose accepted messages when its host loses power."""
-    found = [] if site.redis is None else _persistence(site.redis.info(), is_local(site))
-    return [one for one in found if one.grade == "warning"]
+def power(site: Installation) -> Iterator[Finding]:
+    """Yield whether a Redis may lose accepted messages when its host loses power; nothing for another broker.
+
+    On this machine it is a note: its owner may want to lose everything at a restart.
+    """
+    if site.redis_settings is None:
+        return
+    grade, unless = (note, " On a machine for development it may stay as it is.") if is_local(site) else (warning, "")
+    appends = site.redis_settings["aof_enabled"]
+    if appends is None:
+        yield _unknown("appendonly", "appendonly", "yes")
+        return
+    if appends == "0":
+        yield grade(
+            "appendonly",
+            "Redis has appendonly no: after a restart its queues have the tasks of its last snapshot, or none",
+            f"Set appendonly to yes.{unless}",
+        )
+        return
+    yield ok("appendonly", "Redis logs every write (appendonly yes)")
+    syncs = site.redis_settings["appendfsync"]
+    if syncs is None:
+        yield _unknown("appendfsync", "appendfsync", "always")
+    elif syncs == "no":
+        yield grade(
+            "appendfsync",
+            "Redis leaves it to the system to sync its log: a power failure may lose half a minute of tasks",
+            f"Set appendfsync to always, or to everysec.{unless}",
+        )
+    elif syncs == "always":
+        yield ok("appendfsync", "always: a power failure loses no message that Redis has accepted")
+    else:
+        yield grade(
+            "appendfsync",
+            f"Redis syncs its log each second (appendfsync {syncs}): a power failure may lose the last second of "
+            "accepted messages, which are immediate tasks and delayed ones that no scheduler had stored yet; the wheel "
+            "notices the loss of dispatched ones and dispatches them again",
+            f"Set appendfsync to always where no accepted task may be lost.{unless}",
+        )
 
 
 def is_local(site: Installation) -> bool:
@@ -137,63 +185,6 @@ def _emptied(site: Installation, store: FullStore, shard: int) -> Iterator[Findi
             "A scheduler dispatches the tasks of the last wheel_rollback_window seconds again as soon as it runs; see "
             "its log. Check the broker's persistence.",
         )
-
-
-def _eviction(info: dict[str, str | None]) -> Finding:
-    policy = info["maxmemory_policy"]
-    if policy is None:
-        return _unknown("eviction", "maxmemory-policy", "noeviction")
-    if policy == "noeviction":
-        return ok("eviction", "Redis drops nothing when its memory is full (noeviction)")
-    return warning(
-        "eviction",
-        f"Redis has maxmemory-policy {policy}: when its memory is full it drops queues, and with them tasks.",
-        "Set maxmemory-policy to noeviction.",
-    )
-
-
-def _persistence(info: dict[str, str | None], local: bool) -> Iterator[Finding]:
-    """Yield a note for a Redis on this machine, where its owner may want to lose everything at a restart."""
-    grade, unless = (note, " On a machine for development it may stay as it is.") if local else (warning, "")
-    appends = info["aof_enabled"]
-    if appends is None:
-        yield _unknown("appendonly", "appendonly", "yes")
-        return
-    if appends == "0":
-        yield grade(
-            "appendonly",
-            "Redis has appendonly no: after a restart its queues have the tasks of its last snapshot, or none",
-            f"Set appendonly to yes.{unless}",
-        )
-        return
-    yield ok("appendonly", "Redis logs every write (appendonly yes)")
-    syncs = info["appendfsync"]
-    if syncs is None:
-        yield _unknown("appendfsync", "appendfsync", "always")
-    elif syncs == "no":
-        yield grade(
-            "appendfsync",
-            "Redis leaves it to the system to sync its log: a power failure may lose half a minute of tasks",
-            f"Set appendfsync to always, or to everysec.{unless}",
-        )
-    elif syncs == "always":
-        yield ok("appendfsync", "always: a power failure loses no message that Redis has accepted")
-    else:
-        yield grade(
-            "appendfsync",
-            f"Redis syncs its log each second (appendfsync {syncs}): a power failure may lose the last second of "
-            "accepted messages, which are immediate tasks and delayed ones that no scheduler had stored yet; the wheel "
-            "notices the loss of dispatched ones and dispatches them again",
-            f"Set appendfsync to always where no accepted task may be lost.{unless}",
-        )
-
-
-def _wide_rights() -> Finding:
-    return note(
-        "rights",
-        "the user in broker_url may change the settings of Redis: who has the URL may empty or stop the server",
-        'Give producers, workers and schedulers users of their own, as on the page "Users with few rights".',
-    )
 
 
 def _unknown(about: str, name: str, wanted: str) -> Finding:

@@ -113,6 +113,11 @@ class Installation:
     def redis(self) -> RedisBroker | None:
         return cast("RedisBroker", self.broker) if self.transport == "redis" and self.broker else None
 
+    @cached_property
+    def redis_settings(self) -> dict[str, str | None] | None:
+        """The settings that decide whether a Redis keeps its data, None where it hides one; None for another broker."""
+        return None if self.redis is None else self.redis.info()
+
     @property
     def broker_name(self) -> str:
         """The broker's URL, without its password."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from celery_wheel.app import WheelApp, reports_ends
 from celery_wheel.broker import wheel_queue_name
@@ -21,20 +20,9 @@ MANUAL = 'The page "Settings" of the documentation has a table of them.'
 
 
 def check(site: Installation) -> Iterator[Finding]:
-    problems = [error("settings", str(one), f"Correct it. {MANUAL}") for one in site.conf.problems()]
-    yield from problems + ignored(site.conf) or [ok("settings", "all values are valid")]
-
-
-def check_reports(site: Installation) -> Iterator[Finding]:
-    yield from reports(site.app, site.conf)
-
-
-def check_queues(site: Installation) -> Iterator[Finding]:
-    yield from queues(site.app, site.conf) or [ok("task_queues", "no worker consumes a wheel queue")]
-
-
-def check_visibility(site: Installation) -> Iterator[Finding]:
-    yield from visibility(site.app, site.conf) or [ok("visibility", "no delay beyond the timeout is left to workers")]
+    found = [error("settings", str(one), f"Correct it. {MANUAL}") for one in site.conf.problems()]
+    found += [warning("settings", text, remedy) for text, remedy in site.conf.ignored()]
+    yield from found or [ok("settings", "all values are valid")]
 
 
 def check_app(site: Installation) -> Iterator[Finding]:
@@ -60,38 +48,29 @@ def installing(conf: Conf) -> str:
     return "Make the app with celery_wheel.Celery, or call celery_wheel.install(app)."
 
 
-def ignored(conf: Conf) -> list[Finding]:
-    return [warning("settings", text, remedy) for text, remedy in conf.ignored()]
-
-
-def reports(app: Any, conf: Conf) -> list[Finding]:
-    """Return a finding where limits of groups need the reports of workers, and this app's workers make none."""
-    classes = sorted(name for name, limit in conf.limits.items() if limit.concurrency is not None)
-    if not classes or reports_ends(app):
-        return []
-    return [
-        warning(
+def check_reports(site: Installation) -> Iterator[Finding]:
+    """Warn where limits of groups need the reports of workers, and this app's workers make none."""
+    classes = sorted(name for name, limit in site.conf.limits.items() if limit.concurrency is not None)
+    if classes and not reports_ends(site.app):
+        yield warning(
             "wheel_limits",
-            f"workers of the app {app.main!r} do not report the ends of runs: the concurrency of "
-            f"{_named(classes)} counts each task as "
-            "in flight until its max_runtime is over",
-            f"{installing(conf)} Restart the workers.",
+            f"workers of the app {site.app.main!r} do not report the ends of runs: the concurrency of "
+            f"{_named(classes)} counts each task as in flight until its max_runtime is over",
+            f"{installing(site.conf)} Restart the workers.",
         )
-    ]
 
 
-def queues(app: Any, conf: Conf) -> list[Finding]:
-    ours = {wheel_queue_name(conf.namespace, shard) for shard in range(conf.shards)}
-    consumed = ours & {str(getattr(queue, "name", queue)) for queue in app.amqp.queues}
-    if not consumed:
-        return []
-    return [
-        warning(
+def check_queues(site: Installation) -> Iterator[Finding]:
+    ours = {wheel_queue_name(site.conf.namespace, shard) for shard in range(site.conf.shards)}
+    consumed = ours & {str(getattr(queue, "name", queue)) for queue in site.app.amqp.queues}
+    if consumed:
+        yield warning(
             "task_queues",
             f"task_queues names {', '.join(sorted(consumed))}: workers would run tasks before they are due.",
             "Remove them from task_queues, or give the wheel another wheel_namespace.",
         )
-    ]
+    else:
+        yield ok("task_queues", "no worker consumes a wheel queue")
 
 
 def destinations(site: Installation) -> Iterator[Finding]:
@@ -123,24 +102,23 @@ def _named(names: list[str]) -> str:
     return f"{', '.join(map(printable, names[:NAMED]))}{', …' if len(names) > NAMED else ''}"
 
 
-def visibility(app: Any, conf: Conf) -> list[Finding]:
-    url = str(app.conf.broker_write_url or "")
-    if not url.startswith(("redis", "rediss", "sentinel", "sqs")):  # others do not redeliver after a time
-        return []
+def check_visibility(site: Installation) -> Iterator[Finding]:
+    app, conf, remedy = site.app, site.conf, ""
     timeout_s = (app.conf.broker_transport_options or {}).get("visibility_timeout", 3_600)
-    if not isinstance(app, WheelApp):
-        remedy = installing(conf)
-    elif not conf.enabled:
-        remedy = "Set wheel_enabled = True."
-    elif conf.min_delay_ms > timeout_s * 1_000:
-        remedy = f"Set wheel_min_delay, {conf.min_delay_ms / 1_000:g} s now, well below the visibility timeout."
-    else:
-        return []
-    return [
-        warning(
+    # Others do not redeliver after a time.
+    if str(app.conf.broker_write_url or "").startswith(("redis", "rediss", "sentinel", "sqs")):
+        if not isinstance(app, WheelApp):
+            remedy = installing(conf)
+        elif not conf.enabled:
+            remedy = "Set wheel_enabled = True."
+        elif conf.min_delay_ms > timeout_s * 1_000:
+            remedy = f"Set wheel_min_delay, {conf.min_delay_ms / 1_000:g} s now, well below the visibility timeout."
+    if remedy:
+        yield warning(
             "visibility",
             f"Tasks with a delay beyond the broker's visibility timeout ({timeout_s:g} s) wait in workers, and "
             "are redelivered and run again and again.",
             remedy,
         )
-    ]
+    else:
+        yield ok("visibility", "no delay beyond the timeout is left to workers")

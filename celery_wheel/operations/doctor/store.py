@@ -11,7 +11,6 @@ from pathlib import Path
 
 from celery_wheel.operations.doctor.installation import (
     Finding,
-    Grade,
     Installation,
     error,
     note,
@@ -118,16 +117,14 @@ def _modes(store: FullStore) -> Finding:
 _NETWORK = re.compile(r"nfs\d*|cifs|smb\d*|smbfs|9p|afs|ceph|glusterfs|lustre|gfs2?|ocfs2|fuse(\..*)?")
 
 
-def power(site: Installation) -> list[Finding]:
-    """Return warnings of a store that a loss of power damages, or that forgets what it has acknowledged."""
-    store = site.store
-    if store is None:
-        return []
-    server = store.browse.server()
-    risks = [] if server is None else [warning(*risk) for risk in server.risks]
+def power(site: Installation) -> Iterator[Finding]:
+    """Yield whether a loss of power damages the store, or makes it forget what it has acknowledged."""
+    if site.store is None:
+        return
+    server = site.store.browse.server()
+    yield from () if server is None else (warning(*risk) for risk in server.risks)
     if place_of(site.conf.store).url.drivername.startswith("sqlite"):
-        risks.append(file_system(store.name, _mounts()))
-    return [one for one in risks if one.grade is Grade.WARNING]
+        yield file_system(site.store.name, _mounts())
 
 
 def _mounts() -> str:

@@ -20,7 +20,7 @@ import os
 import uuid
 from base64 import b64decode, b64encode
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -35,6 +35,7 @@ from celery_wheel.operations.drain.hold import DrainResult, Progress, ShardHold,
 from celery_wheel.store.model import STOPPED, Change, GroupLimit, Message, StoredMessage
 from celery_wheel.store.schedule_model import RUN, SLOT, Schedule, revised
 from celery_wheel.store.store_model import HandoverSchedule, ShardEpoch
+from celery_wheel.values import parts
 from celery_wheel.values.error_text import Malformed, error_text
 from celery_wheel.values.text import check_group, check_text
 
@@ -365,13 +366,12 @@ def _remove_schedules(hold: ShardHold, held: list[ShardEpoch], file: Path, heade
     for one in _schedules(file, header):
         by_shard[one.shard].append(one)
     for shard in held:
-        schedules = by_shard[shard.shard]
-        for start in range(0, len(schedules), SCHEDULES_AT_ONCE):
+        for part in parts(by_shard[shard.shard], SCHEDULES_AT_ONCE):
             hold.check()
-            _remove(hold, shard, schedules[start : start + SCHEDULES_AT_ONCE], reason)
+            _remove(hold, shard, part, reason)
 
 
-def _remove(hold: ShardHold, shard: ShardEpoch, written: list[DrainedSchedule], reason: str) -> None:
+def _remove(hold: ShardHold, shard: ShardEpoch, written: Sequence[DrainedSchedule], reason: str) -> None:
     found = hold.store.schedules_named([one.schedule.name for one in written])
     stored = {one.id: one for where, one in found if where == shard.shard}
     same = [one.schedule for one in written if stored.get(one.schedule.id) == one.schedule]

@@ -14,6 +14,7 @@ from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError, WheelError
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.sources.follower import schedules_named
+from celery_wheel.values import parts
 from celery_wheel.values.text import text_rule
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ def instant_ms(moment: datetime) -> int:
 
 
 def existing(store: FullStore, names: Sequence[str]) -> set[str]:
-    parts = (names[start : start + 500] for start in range(0, len(names), 500))
-    return {name for part in parts for name in schedules_named(store, part)}
+    return {name for part in parts(names, 500) for name in schedules_named(store, part)}
 
 
 def store_schedules(

@@ -9,7 +9,7 @@ import pytest
 
 from celery_wheel import Celery
 from celery_wheel.control import now_ms
-from celery_wheel.overview.groups import FEW
+from celery_wheel.overview import FEW
 from celery_wheel.store import open_store
 from celery_wheel.store.model import GroupLimit
 from tests.contract.stores.test_groups_browsing import wait

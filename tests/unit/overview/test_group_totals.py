@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_wheel.operations.doctor import Grade, shards
-from celery_wheel.overview import ShardStatus
-from celery_wheel.overview.groups import GroupTotals, group_totals
+from celery_wheel.overview import GroupTotals, ShardStatus, group_totals
 from celery_wheel.store.ports.pages import LARGEST, LargeGroup
 
 STARVING = {"name": "tenant:1", "queue": "mail", "waiting": 1_234, "for_ms": 720_000, "slots": 5}

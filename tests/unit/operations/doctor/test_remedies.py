@@ -45,7 +45,7 @@ def test_the_remedy_is_the_last_part_of_an_errors_message(message: str, problem:
 )
 def test_the_visibility_finding_names_a_delays_cause(app: Any, remedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "in_django", lambda: False)
-    [found] = settings.visibility(app, Conf(app))
+    [found] = settings.check_visibility(Installation(app))
     assert found.remedy == remedy
 
 
@@ -71,13 +71,13 @@ def test_a_list_of_destinations_that_lacks_queues_in_use_is_a_warning(tmp_path: 
 def test_limits_without_reports_of_workers_are_a_warning(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "in_django", lambda: False)
     app = wheel(kind, wheel_limits={"tenant": {"concurrency": 5}, "mailgun": {"rate": "100/m"}})
-    assert bool(settings.reports(app, Conf(app))) is (kind is PlainCelery)
+    assert bool(list(settings.check_reports(Installation(app)))) is (kind is PlainCelery)
     app.steps["consumer"] = {"proj.steps:Own"}
-    [found] = settings.reports(app, Conf(app))
+    [found] = settings.check_reports(Installation(app))
     assert "the concurrency of tenant counts each task as in flight until its max_runtime is over" in found.text
     assert found.remedy.startswith("Make the app with celery_wheel.Celery, or call celery_wheel.install(app).")
     app.conf.wheel_limits = {"mailgun": {"rate": "100/m"}}
-    assert settings.reports(app, Conf(app)) == []
+    assert list(settings.check_reports(Installation(app))) == []
 
 
 def test_in_django_the_app_is_installed_by_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +126,13 @@ def test_a_broker_that_does_not_answer_is_to_be_reached(tmp_path: Path) -> None:
     ("host", "grade"), [("127.0.0.1", Grade.NOTE), ("localhost", Grade.NOTE), ("redis.example", Grade.WARNING)]
 )
 def test_the_persistence_of_a_developers_redis_is_a_note(host: str, grade: Grade) -> None:
-    site = SimpleNamespace(app=wheel(broker_url=f"redis://{host}:6379/0"))
-    info: dict[str, str | None] = {"aof_enabled": "0", "appendfsync": "everysec", "maxmemory_policy": None}
-    [found] = broker._persistence(info, broker.is_local(site))  # type: ignore[arg-type]
+    info = {"aof_enabled": "0", "appendfsync": "everysec", "maxmemory_policy": None}
+    site = SimpleNamespace(app=wheel(broker_url=f"redis://{host}:6379/0"), redis_settings=info)
+    [found] = broker.power(site)  # type: ignore[arg-type]
     assert found.grade is grade
     assert ("On a machine for development" in found.remedy) is (grade is Grade.NOTE)
-    assert broker._eviction(info).grade is Grade.NOTE, "nobody can mend a setting that is hidden"
+    [hidden] = broker.eviction(site)  # type: ignore[arg-type]
+    assert hidden.grade is Grade.NOTE, "nobody can mend a setting that is hidden"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,9 @@ def test_the_persistence_of_a_developers_redis_is_a_note(host: str, grade: Grade
     ],
 )
 def test_a_redis_that_does_not_sync_each_write_has_a_sentence(syncs: str, local: bool, grade: Grade) -> None:
-    [_, found] = broker._persistence({"aof_enabled": "1", "appendfsync": syncs}, local)
+    info = {"aof_enabled": "1", "appendfsync": syncs}
+    app = wheel(broker_url=f"redis://{'localhost' if local else 'redis.example'}:6379/0")
+    [_, found] = broker.power(SimpleNamespace(app=app, redis_settings=info))  # type: ignore[arg-type]
     assert (found.about, found.grade) == ("appendfsync", grade)
     assert ("the last second of accepted messages" in found.text) is (syncs == "everysec")
     assert ("Set appendfsync to always" in found.remedy) is (syncs != "always")
@@ -159,7 +162,7 @@ def test_a_user_of_redis_who_may_do_everything_is_noted(host: str, config: bool)
         broker=object(),
         broker_name=host,
         store=None,
-        redis=SimpleNamespace(info=lambda: info),
+        redis_settings=info,
     )
     wide = [one for one in broker.check(site) if one.about == "rights"]  # type: ignore[arg-type]
     assert len(wide) == (config and host != "localhost")
