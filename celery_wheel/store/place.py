@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from socket import gethostname
@@ -54,14 +55,18 @@ class StorePlace:
 def place_of(url: str) -> StorePlace:
     """Return the place of a store's URL. Raises SettingError, without passwords, for a text that names no database."""
     scheme, separator, name = url.partition("://")
-    if separator:
-        for added in entry_points(group=SCHEMES, name=scheme):
-            found: StorePlace = added.load()(name)
-            return found
+    added = _added(scheme) if separator else None
+    if added is not None:
+        return added(name)
     try:
         return StorePlace(read_url(url))
     except (ArgumentError, ValueError):  # the ValueError of a wrong port quotes it, and it may be a part of a password
         raise SettingError(f"wheel_store must be a database URL like {EXAMPLES}, got no URL") from None
+
+
+@cache  # a look at the metadata of all installed packages takes longer than opening a store
+def _added(scheme: str) -> Callable[[str], StorePlace] | None:
+    return next((added.load() for added in entry_points(group=SCHEMES, name=scheme)), None)
 
 
 def shown_place(url: str) -> str:

@@ -18,7 +18,7 @@ HAPPENS += ("holder killed", "clock stepped", "idle hours", "broker refused", "s
 @as_long_as_it_takes
 @pytest.mark.timeout(600)
 def test_nothing_dies_of_old_age() -> None:
-    for seed in seeds(1, 1, budget_s=0):
+    for seed in seeds(1):
         year = Year(seed + 1, DAYS).run()
         never = [what for what in HAPPENS if not year.judge.counts[what]]
         assert not never, f"the year no longer reaches: {never}"

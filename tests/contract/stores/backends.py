@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import pytest
 
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.new_stores import new_file
 from tests.kit.servers.postgres import PostgresServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -29,13 +31,14 @@ class SqlBackend:
         return open_store(self.url, shards=SHARDS, durability=self.durability, lease_ms=LEASE_MS, keys=self.keys)
 
 
-def sqlite(request: pytest.FixtureRequest) -> SqlBackend:
-    return SqlBackend(f"sqlite:///{request.getfixturevalue('tmp_path')}/wheel.sqlite3")
+def sqlite(request: pytest.FixtureRequest, **settings: Any) -> SqlBackend:
+    path = request.getfixturevalue("tmp_path") / "wheel.sqlite3"
+    return SqlBackend(new_file(path, shards=SHARDS, **settings), **settings)
 
 
 def sqlite_encrypted(request: pytest.FixtureRequest) -> SqlBackend:
     """The other durability and encryption at once: neither depends on the other."""
-    return SqlBackend(sqlite(request).url, durability="memory", keys=("a secret of thirty-two characters",))
+    return sqlite(request, durability="memory", keys=("a secret of thirty-two characters",))
 
 
 def postgresql(request: pytest.FixtureRequest) -> SqlBackend:
