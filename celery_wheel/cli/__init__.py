@@ -11,7 +11,18 @@ inside their functions.
 from __future__ import annotations
 
 # Each module adds its commands to the group.
-from celery_wheel.cli import doctor, erase, groups, history, operations, pause, pending, schedules, status  # noqa: F401
+from celery_wheel.cli import (  # noqa: F401
+    bulk,
+    doctor,
+    erase,
+    groups,
+    history,
+    operations,
+    pause,
+    pending,
+    schedules,
+    status,
+)
 from celery_wheel.cli.group import wheel
 
 __all__ = ["wheel"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_wheel.cli.bulk import background, begin_in_background
 from celery_wheel.cli.group import WheelGroup, open_wheel, wheel
 from celery_wheel.cli.paging import Listing
 from celery_wheel.cli.pending import task_as_dict
@@ -18,7 +19,7 @@ from celery_wheel.cli.selection import Selection, ids, matches, request, request
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, print_json
 from celery_wheel.store.audit_model import ORIGINS, PEOPLE, STORE, AuditCriteria
-from celery_wheel.store.model import OUTCOMES, REQUEUABLE
+from celery_wheel.store.model import OUTCOMES, REQUEUABLE, REQUEUE
 from celery_wheel.store.ports.pages import END
 from celery_wheel.values.format import format_duration, format_utc
 
@@ -124,10 +125,11 @@ REPLAYED = {
     show_default=True,
     help="Outcome that a filter matches.",
 )
+@background
 @options.yes
 @request
 @click.pass_context
-def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, **params: Any) -> None:
+def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, background: bool, **params: Any) -> None:
     """Dispatch rejected or expired tasks now: by id, by ids on stdin (-), or all that match a filter.
 
     Fix the cause first; `celery wheel rejected` shows it. Bytes that could not be read have no task id and no
@@ -146,6 +148,9 @@ def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, **
             # Backwards: the first that was rejected is dispatched first.
             return matches(read, END, lambda one: one.task_id if one.is_stopped else "", backwards=True)
 
+        if background:
+            begin_in_background(wheel, ids, criteria, REQUEUE, "Requeue {}?", how, outcome=kind, **params)
+            return
         tasks = selected(ids, criteria, match)
         request_each(ctx, tasks, lambda part: wheel.requeue(part, **how), REQUEUED, question="Requeue {}?", **params)
 

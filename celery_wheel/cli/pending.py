@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_wheel.cli.bulk import background, begin_in_background
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, wheel
 from celery_wheel.cli.paging import Listing
 from celery_wheel.cli.selection import filters, ids, matches, request, request_each, selected, words_of
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json
-from celery_wheel.store.model import ORIGIN
+from celery_wheel.store.model import CANCEL, MOVE, ORIGIN
 from celery_wheel.values.format import PART_CUT, format_duration, format_part, format_utc, printable, to_datetime
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _facts(one: Detail) -> list[tuple[str, str]]:
     ]
 
 
-_chosen = options.all_of(ids, filters, options.yes, request)
+_chosen = options.all_of(ids, filters, background, options.yes, request)
 
 DISPATCHED = "it was dispatched or may have been, or was rejected or expired before"
 CANCELLED = {
@@ -196,11 +197,13 @@ RUN = {**MOVED, "done": "it is due now"}
 def cancel(ctx: click.Context, /, **params: Any) -> None:
     """Cancel pending tasks: by id, by ids on stdin (-), or all that match a filter.
 
-    The matches of a filter are counted and confirmed. Exit code: 0 when all are cancelled, by this request or an
+    The matches of a filter are counted and confirmed. With --background the schedulers act on them, and the command
+    ends at once. Exit code: 0 when all are cancelled, by this request or an
     earlier one; 3 when some were too late, or are unknown; 4 when no scheduler answered in time: unanswered requests
     were withdrawn, and nothing will happen to their tasks.
     """
-    _change(ctx, "Cancel {}?", CANCELLED, lambda wheel, ids, how: wheel.cancel(ids, **how), **params)
+    send = lambda wheel, ids, how: wheel.cancel(ids, **how)  # noqa: E731
+    _change(ctx, "Cancel {}?", CANCELLED, send, bulk={"verb": CANCEL}, **params)
 
 
 @wheel.command(short_help="Give pending tasks another due time.")
@@ -208,6 +211,7 @@ def cancel(ctx: click.Context, /, **params: Any) -> None:
 @options.instant("--eta", "eta_ms", help="New due time: ISO 8601 (UTC), Unix ms, +30m.")
 @options.length("--countdown", help="New due time, from now: seconds, or a length like 10m or 2d.")
 @filters
+@background
 @options.yes
 @request
 @click.pass_context
@@ -229,7 +233,8 @@ def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | Non
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--eta/--countdown") from error
 
-    _change(ctx, "Reschedule {}?", MOVED, move, **params)
+    at_ms = eta_ms if countdown is None else options.now_ms() + round(countdown * 1_000)
+    _change(ctx, "Reschedule {}?", MOVED, move, bulk={"verb": MOVE, "eta_ms": at_ms}, **params)
 
 
 @wheel.command(name="run-now", short_help="Make pending tasks due now.")
@@ -241,14 +246,25 @@ def run_now(ctx: click.Context, /, **params: Any) -> None:
     Exit code: 0 when all are done; 3 when some were too late, or are unknown; 4 when no scheduler answered in time:
     unanswered requests were withdrawn, and nothing will happen to their tasks.
     """
-    _change(ctx, "Run {} now?", RUN, lambda wheel, ids, how: wheel.run_now(ids, **how), **params)
+    send = lambda wheel, ids, how: wheel.run_now(ids, **how)  # noqa: E731
+    _change(ctx, "Run {} now?", RUN, send, bulk={"verb": MOVE}, **params)
 
 
 def _change(
-    ctx: click.Context, question: str, meanings: dict[str, str], change: Callable[[Any, Any, Any], Any], **params: Any
+    ctx: click.Context,
+    question: str,
+    meanings: dict[str, str],
+    change: Callable[[Any, Any, Any], Any],
+    *,
+    bulk: dict[str, Any],
+    background: bool,
+    **params: Any,
 ) -> None:
     criteria, how, ids = options.take_criteria(params), params.pop("how"), params.pop("ids")
     with open_wheel(ctx, criteria["shard"]) as wheel:
+        if background:
+            begin_in_background(wheel, ids, criteria, question=question, how=how, **bulk, **params)
+            return
         read = partial(wheel.pending, **criteria)
         tasks = selected(ids, criteria, lambda: matches(read, ORIGIN, lambda one: one.task_id))
         request_each(ctx, tasks, lambda part: change(wheel, part, how), meanings, question=question, **params)

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,36 @@ def test_the_matches_of_a_filter_are_counted_and_confirmed(stack: Stack, command
     found = stack.app.wheel.outcomes("cancelled", queue=queue).items
     assert {one.reason for one in found} == {"campaign is over"}
     assert all(" on " in one.actor for one in found)
+
+
+def test_a_bulk_action_goes_on_without_its_command(stack: Stack, command: Commands, queue: str) -> None:
+    def shown(action: str) -> dict[str, Any]:
+        return next(one for one in command.json("bulk")["bulks"] if one["id"] == action)
+
+    asked = command("cancel", "--queue", queue, "--background", stdin="n\n")
+    assert asked.exit_code == 1
+    assert f"Cancel all tasks with queue {queue} in the background?" in asked.output
+    begin = ("reschedule", "--queue", queue, "--countdown", "2d", "--background", "--yes", "--reason", "a holiday")
+    moved = command.json(*begin)["bulk"]
+    wait_until(lambda: shown(moved)["state"] == "finished", "all are moved")
+    assert {name: shown(moved)[name] for name in ("verb", "found", "results", "reason")} == {
+        "verb": "reschedule",
+        "found": 6,
+        "results": {"done": 6},
+        "reason": "a holiday",
+    }
+    assert command("bulk", "--stop", moved).exit_code == 0, "an action that is over stays over"
+    assert shown(moved)["state"] == "finished"
+    cancelled = command.json("cancel", "--queue", queue, "--background", "--yes")["bulk"]
+    wait_until(lambda: shown(cancelled)["results"] == {"done": 6}, "all are cancelled")
+    assert waiting(stack, queue) == []
+    listed = command("bulk").stdout
+    assert listed.index(cancelled) < listed.index(moved)
+    assert "6 done" in listed
+    assert command("bulk", "--discard", "0190f000-0000-7000-8000-000000000009").exit_code == 3
+    assert command("bulk", "--stop", moved, "--discard", moved).exit_code == 2
+    for wrong in (("cancel", "--background"), ("cancel", f"{queue}.0", "--background")):
+        assert command(*wrong).exit_code == 2
 
 
 def test_ids_from_stdin_count_once_each(stack: Stack, command: Commands, queue: str) -> None:
