@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_wheel.errors import WheelError
 from celery_wheel.store import model
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.schedule_model import Run, Schedule
@@ -85,6 +86,13 @@ class Store(Protocol):
 
     def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         """Commit all of ``change``, durably, or nothing."""
+
+    def apply_all(self, changes: Sequence[model.ShardChange]) -> list[WheelError | None]:
+        """Apply the changes of different shards, in few transactions; returns the error that ``apply`` raises for each.
+
+        A shard that is fenced fails alone. So does a change with a mistake: where nothing of a transaction with several
+        changes can be committed, each is applied by itself. Where its commit may have been made, all of it is in doubt.
+        """
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         """Remove up to about ``limit`` rows of the history not to be kept, oldest settlement first; returns how many.

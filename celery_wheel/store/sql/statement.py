@@ -191,8 +191,12 @@ class ObjectInsert:
         self.row: Callable[..., tuple[Any, ...]] = made
 
     def many(self, connection: Connection, objects: Iterable[Any], *beside: Any) -> int | None:
+        return self.each(connection, [(beside, objects)])
+
+    def each(self, connection: Connection, parts: Iterable[tuple[Sequence[Any], Iterable[Any]]]) -> int | None:
+        """Write objects with different values beside them, in one batch."""
         row = self.row
-        return self.statement.many(connection, [row(one, *beside) for one in objects])
+        return self.statement.many(connection, [row(one, *beside) for beside, objects in parts for one in objects])
 
 
 def in_order(statement: InsertStatement, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
