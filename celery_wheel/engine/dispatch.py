@@ -65,10 +65,10 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
     elif ctx.delivery.prepares:
         # No commit of this round has checked the epoch, and the process may have been suspended.
         ctx.fence(state.epoch, state.accepted)
-    _guard(ctx, state, flight)
+    yield from _guard(ctx, state, flight)
     yield "guarded"
     now_ms, began_ms = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
-    confirmed = ctx.delivery.publish(state, lane, flight, now_ms)
+    confirmed = yield from ctx.delivery.publish(state, lane, flight, now_ms, ctx.ask)
     took_ms = ctx.clock.monotonic_ms() - began_ms
     ctx.stats.publishes.add(took_ms)
     yield "published"
@@ -103,8 +103,9 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
         lane.take_doubtful(rows, to, limits.refusal)
 
 
-def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
-    stored = ctx.store.count(ctx.shard, flight.lane, flight.after, flight.upto)
+def _guard(ctx: Context, state: ShardState, flight: InFlight) -> Steps:
+    chunk = ctx.shard, flight.lane, flight.after, flight.upto
+    stored = yield from ctx.call("count", ctx.store.count, ctx.store.count_all, chunk)
     if stored != len(flight.rows):
         ctx.fence(state.epoch, state.accepted)
         raise GuardTripped(

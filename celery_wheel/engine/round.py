@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from celery_wheel.engine.delivery import Delivery
 from celery_wheel.engine.due_clock import DueClock
-from celery_wheel.engine.port import Broker
+from celery_wheel.engine.port import Broker, ask
 from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.state.depths import Depths
 from celery_wheel.engine.state.gates import Rate
@@ -177,6 +177,10 @@ class Context:
         if self.shares:
             yield call
         return cast(_Answer, call.answer())
+
+    def ask(self, name: str, *arguments: Any) -> Generator[str, None, Any]:
+        """Return the broker's answer to ``publish``, ``peek`` or ``trim``."""
+        return (yield from self.call(name, ask, self.delivery.together, (self.broker, name, *arguments)))
 
     @property
     def broker(self) -> Broker:

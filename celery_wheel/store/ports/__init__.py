@@ -140,6 +140,9 @@ class Store(Protocol):
     def count(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> int:
         """Return how many rows (after, upto] has, for the guard; about 1 µs a row."""
 
+    def count_all(self, ranges: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
+        """Count the rows of several ranges, each given as to ``count``."""
+
     def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary: ...
 
     def find(self, shard: int, task_ids: Sequence[str]) -> list[model.Row]:

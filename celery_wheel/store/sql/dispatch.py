@@ -84,9 +84,12 @@ class SqlDispatch(StorePart):
         return rows
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
-        with self._database.reading() as connection:
-            count: int = self._dispatch.count(connection, **span(shard, lane, after, upto)).scalar_one()
+        [count] = self.count_all([(shard, lane, after, upto)])
         return count
+
+    def count_all(self, ranges: Sequence[tuple[int, int, Position, Position]]) -> list[int]:
+        with self._database.reading() as connection:
+            return [self._dispatch.count(connection, **span(*one)).scalar_one() for one in ranges]
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
         with self._database.reading() as connection:
