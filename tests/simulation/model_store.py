@@ -278,8 +278,8 @@ class ModelStore:
         with self.disk.lock:
             return len(ids_in(self.disk.shard(shard), lane, after, upto))
 
-    def count_all(self, ranges: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
-        return [self.count(*one) for one in ranges]
+    def count_chunks(self, chunks: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
+        return [self.count(*one) for one in chunks]
 
     def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary:
         rows = self.slice(shard, lane, after, upto)

@@ -138,10 +138,10 @@ class Store(Protocol):
         """Return the rows in (after, upto], in order."""
 
     def count(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> int:
-        """Return how many rows (after, upto] has, for the guard; about 1 µs a row."""
+        """Return how many rows (after, upto] has; about 1 µs a row."""
 
-    def count_all(self, ranges: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
-        """Count the rows of several ranges, each given as to ``count``."""
+    def count_chunks(self, chunks: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
+        """Count the rows of short ranges for the guard, each given as to ``count``; two to three times as fast."""
 
     def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary: ...
 

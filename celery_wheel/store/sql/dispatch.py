@@ -84,12 +84,13 @@ class SqlDispatch(StorePart):
         return rows
 
     def count(self, shard: int, lane: int, after: Position, upto: Position) -> int:
-        [count] = self.count_all([(shard, lane, after, upto)])
+        with self._database.reading() as connection:
+            count: int = self._dispatch.count(connection, **span(shard, lane, after, upto)).scalar_one()
         return count
 
-    def count_all(self, ranges: Sequence[tuple[int, int, Position, Position]]) -> list[int]:
-        with self._database.reading() as connection:
-            return [self._dispatch.count(connection, **span(*one)).scalar_one() for one in ranges]
+    def count_chunks(self, chunks: Sequence[tuple[int, int, Position, Position]]) -> list[int]:
+        count = self._dispatch.count
+        return [self._database.number(count, **span(*one)) or 0 for one in chunks]
 
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
         with self._database.reading() as connection:

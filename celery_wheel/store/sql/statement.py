@@ -58,9 +58,12 @@ class Prepared:
         self._places: dict[str, list[str]] = {}  #: word → the names of its ``numbered`` places
 
     def __call__(self, connection: Connection, **values: Any) -> CursorResult[*tuple[Any, ...]]:
+        return connection.exec_driver_sql(self.sql, self.places(values))
+
+    def places(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return named values in the order of their places."""
         constants = self._constants
-        places = tuple([values[name] if name in values else constants[name] for name in self.names])
-        return connection.exec_driver_sql(self.sql, places)
+        return tuple([values[name] if name in values else constants[name] for name in self.names])
 
     def at(self, connection: Connection, places: tuple[Any, ...]) -> CursorResult[*tuple[Any, ...]]:
         return connection.exec_driver_sql(self.sql, places)
