@@ -14,7 +14,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from celery_wheel.engine import port
 from celery_wheel.engine.state.lane import InFlight, Lane
@@ -25,6 +26,10 @@ from celery_wheel.timing import Clock
 
 #: Longest time in which a broker that pushes delivers a message of the wheel queue to its consumer.
 TRANSIT_MS = 300
+
+
+#: Makes a call of the broker by its name, together with those of other shards; see ``Context.ask``.
+Ask = Callable[..., Generator[str, None, Any]]
 
 
 class Delivery(ABC):
@@ -56,8 +61,14 @@ class Delivery(ABC):
         """Verify several shards of the broker in one call; returns those that need no ``verify`` of their own."""
         return {one.shard for one in states}
 
+    def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Make calls of the broker for several shards; see ``FencingBroker.together``."""
+        return port.ask_each(calls)
+
     @abstractmethod
-    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
+    def publish(
+        self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, ask: Ask
+    ) -> Generator[str, None, port.Confirmed]:
         """Publish the rows of a chunk that are not confirmed yet.
 
         Raises BrokerError where the answer is lost, LeaseExpired before any message is sent, Fenced and OffsetLost.
@@ -114,10 +125,15 @@ class FencedDelivery(Delivery):
         last = [port.ConfirmedChunk(one.shard, one.epoch, one.confirmed, one.alone) for one in states]
         return self.broker.verified(last)
 
-    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
+    def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return self.broker.together(calls)
+
+    def publish(
+        self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, ask: Ask
+    ) -> Generator[str, None, port.Confirmed]:
         with state.active():
             chunk = self._chunk(state, lane, flight, now_ms, checksum=True)
-        published = self.broker.publish(chunk)
+        published: port.Published = yield from ask("publish", chunk)
         if published.result is port.PublishResult.FENCED:
             raise Fenced(
                 f"another holder adopted shard {state.shard} in the broker; this process publishes nothing more from it"
@@ -148,7 +164,10 @@ class ConfirmedDelivery(Delivery):
         lane.in_doubt_after, lane.in_doubt_upto = found.offset, found.watermark
         return lane
 
-    def publish(self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> port.Confirmed:
+    def publish(
+        self, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, ask: Ask
+    ) -> Generator[str, None, port.Confirmed]:
+        yield from ()  # each message is confirmed: no call is shared
         may_send = self._may_send(state)
         if not may_send():
             # The process was suspended, or the store was silent for the time of a lease. This broker has no fence.

@@ -14,6 +14,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
+from typing import Any
 
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
@@ -65,10 +67,10 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
     elif ctx.delivery.prepares:
         # No commit of this round has checked the epoch, and the process may have been suspended.
         ctx.fence(state.epoch, state.accepted)
-    _guard(ctx, state, flight)
+    yield from _guard(ctx, state, flight)
     yield "guarded"
     now_ms, began_ms = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
-    confirmed = ctx.delivery.publish(state, lane, flight, now_ms)
+    confirmed = yield from ctx.delivery.publish(state, lane, flight, now_ms, ctx.ask)
     took_ms = ctx.clock.monotonic_ms() - began_ms
     ctx.stats.publishes.add(took_ms)
     yield "published"
@@ -103,8 +105,9 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
         lane.take_doubtful(rows, to, limits.refusal)
 
 
-def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
-    stored = ctx.store.count(ctx.shard, flight.lane, flight.after, flight.upto)
+def _guard(ctx: Context, state: ShardState, flight: InFlight) -> Steps:
+    chunk = ctx.shard, flight.lane, flight.after, flight.upto
+    stored = yield from ctx.call("count", partial(_count, ctx), ctx.store.count_chunks, chunk)
     if stored != len(flight.rows):
         ctx.fence(state.epoch, state.accepted)
         raise GuardTripped(
@@ -112,6 +115,11 @@ def _guard(ctx: Context, state: ShardState, flight: InFlight) -> None:
             f"{flight.lane}, the chunk has {len(flight.rows)}; the chunk is not published and the window is rebuilt; "
             "this is a defect, please report it"
         )
+
+
+def _count(ctx: Context, *chunk: Any) -> int:
+    [stored] = ctx.store.count_chunks([chunk])
+    return stored
 
 
 def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, confirmed: Confirmed, now_ms: int) -> None:
@@ -140,10 +148,15 @@ def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, conf
     ctx.stats.add(refused=len(refused))
 
 
-def wait_ms(ctx: Context, state: ShardState | None) -> int:
-    """Return how long dispatch may wait before its next round, unless it is woken."""
+def wait_ms(ctx: Context, state: ShardState | None, *, was_busy: bool = False) -> int:
+    """Return how long dispatch may wait before its next round, unless it is woken.
+
+    After a busy round the next one may have more rows in doubt to take, or a chunk to settle, which has no due time.
+    """
     if state is None:
         return MAX_WAIT_MS
+    if was_busy and (ctx.delivery.prepares or any(lane.is_in_doubt for lane in state.lanes)):
+        return 0
     monotonic_ms = ctx.clock.monotonic_ms()
     with state.lock:
         due_ms, retries_ms = state.next_due_ms(monotonic_ms), state.retries_ms(monotonic_ms)

@@ -108,9 +108,9 @@ class Engine:
         """Whether this engine is certainly the holder, also while it adopts: its lease is not over, with a margin."""
         return self._lease_until_ms is not None and self.ctx.clock.monotonic_ms() < self._lease_until_ms
 
-    def wait_ms(self) -> int:
-        """Return how long dispatch may wait."""
-        return wait_ms(self.ctx, self.state)
+    def wait_ms(self, *, was_busy: bool = False) -> int:
+        """Return how long dispatch may wait, after a round that was busy or idle."""
+        return wait_ms(self.ctx, self.state, was_busy=was_busy)
 
     def release_wait_ms(self) -> int:
         """Return how long the release of waiting rows may wait."""

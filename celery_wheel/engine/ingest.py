@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from celery_wheel.engine.bulk_action import carry_on, change_bulk
 from celery_wheel.engine.commands import (
@@ -99,7 +100,7 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
         state.alone = state.accepted
     else:
         # A trim that removes nothing loses nothing: the messages are peeked again and known then.
-        if ctx.broker.trim(ctx.shard, state.epoch, intake.peeked.token, state.accepted):
+        if (yield from ctx.ask("trim", ctx.shard, state.epoch, intake.peeked.token, state.accepted)):
             state.alone = state.accepted
         yield "trimmed"
     occurrences.close()
@@ -119,7 +120,8 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     limits = ctx.limits
     inbox: Sequence[model.InboxItem] = ()
     chunks: list[model.BulkLoadChunk] = []
-    if has_arrivals := ctx.store.has_arrivals(ctx.shard):
+    look = ctx.call("has_arrivals", ctx.store.has_arrivals, partial(_arrivals, ctx), (ctx.shard,))
+    if has_arrivals := (yield from look):
         inbox = ctx.store.read_inbox(
             ctx.shard, min(limits.inbox_count, limits.intake_count), limits.intake_bytes, limits.bulk_count
         )
@@ -130,7 +132,7 @@ def _read(ctx: Context) -> Generator[str, None, _Intake]:
     peeked_at_ms = ctx.clock.monotonic_ms()
     intake = _Intake(chunks, NOTHING, peeked_at_ms, has_arrivals)
     if inbox or chunks or ctx.queue.may_have_messages():
-        intake.peeked = _peek(ctx)
+        intake.peeked = yield from _peek(ctx)
     yield "peeked"
     _sort(ctx, intake, inbox)
     _judge_unsigned(ctx, intake.peeked.arrivals)
@@ -173,11 +175,16 @@ def _why_unsigned(one: model.Message) -> str:
     return NOT_SIGNED if one.signed_for is None else SIGNED_FOR_ANOTHER
 
 
-def _peek(ctx: Context) -> Peeked:
+def _arrivals(ctx: Context, shards: Sequence[tuple[int]]) -> list[bool]:
+    found = ctx.store.arrivals([shard for (shard,) in shards])
+    return [shard in found for (shard,) in shards]
+
+
+def _peek(ctx: Context) -> Generator[str, None, Peeked]:
     ctx.queue.arrived.clear()  # before the peek: a message that comes after it sets the event again
     peeked: Peeked | None = None
     try:
-        peeked = ctx.broker.peek(ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
+        peeked = yield from ctx.ask("peek", ctx.shard, ctx.limits.intake_count, ctx.limits.intake_bytes)
     finally:
         if peeked is None or peeked.arrivals:
             ctx.queue.arrived.set()

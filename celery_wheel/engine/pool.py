@@ -127,6 +127,10 @@ class Pool:
         """Return the pool's time, in seconds; jobs that measure or wait read no other clock."""
         return time.monotonic()
 
+    def on_grid(self, at_s: float) -> float:
+        """Return the last instant of the grid up to ``at_s``."""
+        return at_s - (at_s - self._origin_s) % GRID_S
+
     def job(self, run: Callable[[], Wait], name: str, *, hangs_s: float = HANGS_S) -> Job:
         """Return a new job, which first runs when it is woken; after ``hangs_s`` without a step it is stuck."""
         job = Job(self, run, name, hangs_s)
@@ -197,7 +201,7 @@ class Pool:
         job.is_woken = False
         at_s, on_grid = now_s + wait_s, GRID_S <= wait_s < math.inf
         if on_grid:
-            at_s -= (at_s - self._origin_s) % GRID_S
+            at_s = self.on_grid(at_s)
         self._schedule(job, at_s, on_grid=on_grid)
         # The leader went to wait while the job ran. A job that is due at once is taken by this thread.
         if self._leads and now_s < at_s < self._until_s:

@@ -25,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from celery_wheel.errors import WheelError
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 
 
@@ -226,6 +227,10 @@ class FencingBroker(WheelQueue, Protocol):
         The other shards are those that ``verify`` has to decide on: the call may leave out any.
         """
 
+    def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Make calls for several shards at once: each is an edge of this server, ``publish``, ``peek`` or ``trim``, and
+        its arguments. Returns an answer or an error for each; raises BrokerError where all answers are lost."""
+
     def publish(self, chunk: Chunk) -> Published:
         """Put the rows, in order, into their queues and move the lane's offset from ``after`` to ``upto``."""
 
@@ -249,3 +254,19 @@ class ConfirmingBroker(WheelQueue, Protocol):
 
 
 Broker = FencingBroker | ConfirmingBroker
+
+
+def ask(edge: Any, name: str, *arguments: Any) -> Any:
+    """Make a call of ``FencingBroker.together`` by itself."""
+    return getattr(edge, name)(*arguments)
+
+
+def ask_each(calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Make such calls one after the other."""
+    found = list[Any]()
+    for call in calls:
+        try:
+            found.append(ask(*call))
+        except WheelError as error:
+            found.append(error)
+    return found

@@ -5,14 +5,14 @@ A round yields the name of each step when it is done; its last item is a Round, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from celery_wheel.engine.delivery import Delivery
 from celery_wheel.engine.due_clock import DueClock
-from celery_wheel.engine.port import Broker
+from celery_wheel.engine.port import Broker, ask
 from celery_wheel.engine.recurring.occurrence import OccurrenceRenderer, OnOverlap
 from celery_wheel.engine.state.depths import Depths
 from celery_wheel.engine.state.gates import Rate
@@ -25,6 +25,8 @@ from celery_wheel.errors import BrokerError, Fenced, StoreError, StoreRolledBack
 from celery_wheel.store.model import Row
 from celery_wheel.store.ports import Renewal, Store
 from celery_wheel.timing import RetryLog
+
+_Answer = TypeVar("_Answer")
 
 
 class LeaseCall(NamedTuple):
@@ -41,6 +43,42 @@ class Round(Enum):
     IDLE = "there was no work"
     BUSY = "work was done; there may be more"
     FAILED = "a call was not answered; wait before the next round"
+
+
+class SharedCall(str):
+    """A step that is a call: the rounds of several shards may make it as one, by its name (see ``shared``)."""
+
+    def __new__(cls, name: str, *_: Any) -> Self:
+        return super().__new__(cls, name)
+
+    def __init__(
+        self,
+        _name: str,
+        one: Callable[..., Any],
+        several: Callable[[Sequence[Any]], Sequence[Any]],
+        arguments: tuple[Any, ...],
+    ) -> None:
+        self._one, self._several, self._arguments = one, several, arguments
+        self._answers: list[Any] | None = None  #: one, or an error
+
+    def make_with(self, calls: Sequence[SharedCall]) -> None:
+        """Make calls of one name, this one among them; each has its own answer, or error, afterwards."""
+        try:
+            alone = len(calls) == 1
+            answers = [self._one(*self._arguments)] if alone else self._several([one._arguments for one in calls])
+        except Exception as error:  # each round raises it at its own step
+            answers = [error] * len(calls)
+        for call, answer in zip(calls, answers, strict=True):
+            call._answers = [answer]
+
+    def answer(self) -> Any:
+        """Return the answer, or raise the error; makes the call where nobody has."""
+        if self._answers is None:
+            return self._one(*self._arguments)
+        [found] = self._answers
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 #: The steps of a part of a round, by name.
@@ -125,6 +163,24 @@ class Context:
     renderer: OccurrenceRenderer | None = None  #: None: no schedule runs here
     on_overlap: OnOverlap | None = None  #: None: a run that is replaced goes on
     on_published: OnPublished | None = None  #: None: nobody traces publishes
+    shares: bool = False  #: rounds of other shards run in step with those of this one
+
+    def call(
+        self,
+        name: str,
+        one: Callable[..., _Answer],
+        several: Callable[[Sequence[Any]], Sequence[Any]],
+        arguments: tuple[Any, ...],
+    ) -> Generator[str, None, _Answer]:
+        """Return ``one(*arguments)``; ``several`` takes those of several shards, and returns answers or errors."""
+        call = SharedCall(name, one, several, arguments)
+        if self.shares:
+            yield call
+        return cast(_Answer, call.answer())
+
+    def ask(self, name: str, *arguments: Any) -> Generator[str, None, Any]:
+        """Return the broker's answer to ``publish``, ``peek`` or ``trim``."""
+        return (yield from self.call(name, ask, self.delivery.together, (self.broker, name, *arguments)))
 
     @property
     def broker(self) -> Broker:

@@ -16,18 +16,21 @@
                 dispatched, which need the store too; else after 10 s
     inboxes     for all shards, when a writer rings the store's bell; else every ``poll_ms``
 
-A round has a fixed cost, 2 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches.
+A round has a fixed cost, 1 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches. On
+Redis the rounds of ingest, dispatch and settle of all shards run in step, and pay that cost once: see ``shared``.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.pool import HANGS_S, Pool, Wait
+from celery_wheel.engine.pool import HANGS_S, Job, Pool, Wait
 from celery_wheel.engine.round import Round, RoundSteps, run_round
+from celery_wheel.engine.shared import ShardPart, SharedRounds
 from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.ports import Bell
 from celery_wheel.timing import Backoff
@@ -36,7 +39,7 @@ from celery_wheel.timing import Backoff
 After = Callable[[Round, float], Wait]
 
 INGEST_S = 0.05
-DISPATCH_S = 0.005
+DISPATCH_S = 0.003
 SETTLE_S = 0.05
 RELEASE_S = 0.01
 PREFETCH_S = 0.1
@@ -48,6 +51,10 @@ UNTIL_WOKEN = Wait()
 
 #: Activities whose calls may hang.
 PATIENT = ("announce", "listen")
+
+#: Activities whose rounds make their calls together, where all shards have one Redis (see ``shared``). Other brokers
+#: publish and trim message by message, and one shard's calls would delay all others.
+SHARED = ("ingest", "dispatch", "settle")
 
 
 def tend_s(lease_ms: int) -> float:
@@ -71,8 +78,10 @@ class ShardJobs:
         *,
         lease_ms: int,
         poll_ms: int,
+        shared: Mapping[str, SharedRounds],
     ) -> None:
         self.engine = engine
+        engine.ctx.shares = bool(shared)
         self._now_s = pool.now_s
         self._poll_ms = poll_ms
         self._dispatched = 0  #: the count when the last round of ``keep_house`` ended
@@ -92,14 +101,16 @@ class ShardJobs:
         # A result backend that does not answer is asked seldom: each call may take a minute.
         most_s = {"announce": 60.0}
         self._backoffs = {name: Backoff(BACK_OFF_FIRST_S, most_s.get(name, BACK_OFF_MOST_S), rng) for name in plan}
-        self.jobs = {
-            name: pool.job(
-                partial(self._run, name, *parts),
+        self.jobs: dict[str, Job | ShardPart] = {
+            name: shared[name].part(activity, partial(self._after, name, after))
+            if name in shared
+            else pool.job(
+                partial(self._run, name, activity, after),
                 f"{name} of shard {engine.shard}",
                 # Celery tries a task for a minute where a result backend does not answer, and a round has many.
                 hangs_s=600.0 if name == "announce" else HANGS_S,
             )
-            for name, parts in plan.items()
+            for name, (activity, after) in plan.items()
         }
         for name, signal in {
             "listen": engine.ctx.queue.emptied,
@@ -130,13 +141,17 @@ class ShardJobs:
         self._log_rejections(2**62)  # after every instant: nothing is left out of the log
 
     def _run(self, name: str, activity: Callable[[], RoundSteps], after: After) -> Wait:
-        began_s, backoff = self._now_s(), self._backoffs[name]
-        result = run_round(activity(), self.jobs[name].step)
+        began_s, job = self._now_s(), self.jobs[name]
+        result = run_round(activity(), job.step)
+        return self._after(name, after, result, self._now_s() - began_s)
+
+    def _after(self, name: str, after: After, result: Round, took_s: float) -> Wait:
+        backoff = self._backoffs[name]
         if result is Round.FAILED:
             wait_s = backoff.failed()
             return Wait(wait_s, wait_s)
         backoff.succeeded()
-        return after(result, self._now_s() - began_s)
+        return after(result, took_s)
 
     def note_renewal(self, *, renewed: bool) -> None:
         """Note whether ``renew`` has renewed the lease; where it has not, ``tend`` acts at once."""
@@ -179,9 +194,8 @@ class ShardJobs:
         return AT_ONCE if round_ is Round.BUSY else Wait(PREFETCH_S, longest_s)
 
     def _after_dispatch(self, round_: Round, took_s: float) -> Wait:
-        if round_ is Round.BUSY:
-            return Wait(pause_s(DISPATCH_S, took_s), 0.0)
-        return Wait(0.0, self.engine.wait_ms() / 1_000)
+        busy = round_ is Round.BUSY
+        return Wait(pause_s(DISPATCH_S, took_s) if busy else 0.0, self.engine.wait_ms(was_busy=busy) / 1_000)
 
     def _after_release(self, round_: Round, took_s: float) -> Wait:
         """Release again after a pause, as dispatch does: one commit moves many rows."""
@@ -205,7 +219,14 @@ class Runner:
         self.engines = engines
         self.pool = pool or Pool()
         rng = rng or random.Random()  # noqa: S311 - jitter, no secret
-        self.shards = [ShardJobs(one, self.pool, rng, lease_ms=lease_ms, poll_ms=poll_ms) for one in engines]
+        share = len(engines) > 1 and all(one.ctx.broker.fences for one in engines)
+        shared = {name: SharedRounds(self.pool, name) for name in SHARED} if share else {}
+        for one in engines if share else ():  # messages of all shards are in memory at the same time
+            most = max(2**20, one.ctx.limits.intake_bytes // len(engines))
+            one.ctx.limits = replace(one.ctx.limits, intake_bytes=most)
+        self.shards = [
+            ShardJobs(one, self.pool, rng, lease_ms=lease_ms, poll_ms=poll_ms, shared=shared) for one in engines
+        ]
         self._lease_ms, self._tend_s = lease_ms, tend_s(lease_ms)
         self._renewal = self.pool.job(self._renew, "renew")
         self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self.pool)

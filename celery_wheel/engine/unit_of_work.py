@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Any
 
 from celery_wheel.engine.intake.inbox import AnyCommand, audit_entries
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.gates import GROUP, LINE, Place
 from celery_wheel.engine.state.groups import Line
 from celery_wheel.engine.state.lane import END, MAIN, Lane, Unsettled
@@ -331,7 +331,7 @@ class UnitOfWork:
     def commit(self, ctx: Context) -> Generator[str, None, bool]:
         """Commit the change and apply it; returns False where it was rolled back, since the request was withdrawn."""
         try:
-            self._write(ctx)
+            yield from self._write(ctx)
         except RequestWithdrawn:
             yield "rolled back in the store"
             with self.state.active():
@@ -354,10 +354,11 @@ class UnitOfWork:
         yield "rolled back"
         return False
 
-    def _write(self, ctx: Context) -> None:
+    def _write(self, ctx: Context) -> Steps:
         began_ms = ctx.clock.monotonic_ms()
+        wanted = model.ShardChange(self.state.shard, self.state.epoch, self.change)
         try:
-            ctx.store.apply(self.state.shard, self.state.epoch, self.change)
+            yield from ctx.call("apply", ctx.store.apply, ctx.store.apply_all, wanted)
         except (Fenced, RequestWithdrawn, StoreRolledBack):
             raise
         except StoreError as error:

@@ -518,6 +518,22 @@ class Change(ScheduleChange):
         """How many messages it accepts, whatever becomes of them."""
         return len(self.rows) + sum(len(one.block) for one in self.blocks) + len(self.rejects)
 
+    @property
+    def may_share(self) -> bool:
+        """Whether it may share a transaction with changes of other shards: nothing of it can be withdrawn, and no other
+        shard's change touches the same rows."""
+        withdrawable = self.inbox or self.passed_on or self.loaded
+        common = self.audits or self.erased_audits or self.erased_schedules or self.moved_schedules
+        return not (withdrawable or common)
+
+
+class ShardChange(NamedTuple):
+    """A change, and the epoch under which a shard's holder makes it."""
+
+    shard: int
+    epoch: int
+    change: Change
+
 
 #: The kind of an inbox item with messages that are packed (``celery_wheel.store.message_pack``).
 MESSAGES = "messages"

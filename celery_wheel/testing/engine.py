@@ -30,7 +30,7 @@ from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.broker.virtual import KombuPublisher
 from celery_wheel.conf import Conf
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
+from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, ask_each
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.errors import WheelError
 from celery_wheel.producer.transaction import TransactionalInbox
@@ -243,6 +243,8 @@ class MemoryBroker:
     def verified(self, chunks: Sequence[ConfirmedChunk]) -> set[int]:
         """Leave the shard to ``verify``: there is no other to share a call with."""
         return set()
+
+    together = staticmethod(ask_each)
 
     def publish(self, chunk: Chunk) -> Published:
         refused = self._fence.check_chunk(chunk)

@@ -36,8 +36,7 @@ PORTION = 50_000
 
 #: Where each step is, and its name.
 STEPS: tuple[tuple[Any, str, str], ...] = (
-    (edge, "read_oldest", "read from Redis"),
-    (RedisBroker, "peek", "decode"),
+    (RedisBroker, "peek", "read from Redis, decode"),
     (SqlStore, "known", "known"),
     (Dictionaries, "pack", "pack"),
     (SqlStore, "apply", "write and commit"),

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published
+from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, ask_each
 from celery_wheel.errors import BrokerError, Fenced, OffsetLost
 from celery_wheel.store.model import Message, Position, Row, Unreadable
 from celery_wheel.testing.fence import Fence, is_head, peek_arrivals
@@ -182,6 +182,8 @@ class ModelRedis(ModelBroker):
                 self.verify(shard, epoch, confirmed, accepted)
                 found.add(shard)
         return found
+
+    together = staticmethod(ask_each)
 
     def publish(self, chunk: Chunk) -> Published:
         with self._call() as fence:

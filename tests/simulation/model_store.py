@@ -17,7 +17,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from celery_wheel.errors import Fenced, RequestWithdrawn, StoreRolledBack
+from celery_wheel.errors import Fenced, RequestWithdrawn, StoreRolledBack, WheelError
 from celery_wheel.store import model
 from celery_wheel.store.bulk_model import BulkPart, BulkRows
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
@@ -141,6 +141,16 @@ class ModelStore:
         return {number: data.holder for number, data in sorted(self.disk.shards.items())}
 
     # -- writing -------------------------------------------------------------------------------------
+
+    def apply_all(self, changes: Sequence[model.ShardChange]) -> list[WheelError | None]:
+        return [self._tried(one) for one in changes]
+
+    def _tried(self, one: model.ShardChange) -> WheelError | None:
+        try:
+            self.apply(*one)
+        except WheelError as error:
+            return error
+        return None
 
     def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         with self.disk.lock:
@@ -267,6 +277,9 @@ class ModelStore:
         self.fault("read")
         with self.disk.lock:
             return len(ids_in(self.disk.shard(shard), lane, after, upto))
+
+    def count_chunks(self, chunks: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
+        return [self.count(*one) for one in chunks]
 
     def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary:
         rows = self.slice(shard, lane, after, upto)

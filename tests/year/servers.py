@@ -32,7 +32,7 @@ SILENT_S = 4.0
 
 #: Calls that change the store.
 WRITES = {"acquire", "renew", "renew_all", "release", "register_scheduler", "unregister_scheduler", "apply", "forget"}
-WRITES |= {"put_inbox", "put_inboxes", "put_command", "put_commands", "withdraw", "expire"}
+WRITES |= {"apply_all", "put_inbox", "put_inboxes", "put_command", "put_commands", "withdraw", "expire"}
 
 #: They ask nobody.
 LOCAL = {"fences", "decode", "close", "leave", "bell", "is_replaced"}

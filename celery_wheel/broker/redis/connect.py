@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple, TypeVar, cast
 
 import redis
 from kombu.connection import Connection
@@ -148,8 +148,96 @@ class Script:
             answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
         except NoScriptError:
             answer = client.eval(self.text, len(keys), *keys, *args)
-        word, *rest = answer
-        return word.decode(), rest[0] if rest else None
+        return _read(answer)
+
+    def request(self, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]) -> RedisRequest:
+        """Return the same call as a request, with the same answer."""
+
+        def send(client: Any) -> Any:
+            return client.evalsha(self.sha, len(keys), *keys, *args)
+
+        return RedisRequest(send, _read, lambda client: client.eval(self.text, len(keys), *keys, *args))
+
+
+def _read(answer: Any) -> tuple[str, Any]:
+    word, *rest = answer
+    return word.decode(), rest[0] if rest else None
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+_Result = TypeVar("_Result")
+
+
+class RedisRequest(NamedTuple):
+    """A request of an operation, to be sent by itself or in a pipeline."""
+
+    send: Callable[[Any], Any]  #: takes a client, which answers, or a pipeline
+    read: Callable[[Any], Any] = _as_it_is
+    again: Callable[[Redis], Any] = _as_it_is  #: sends the whole text of a script that the server does not know
+
+
+#: An operation: yields its requests, one after the other, and returns its result.
+Operation = Generator[RedisRequest, Any, _Result]
+
+
+def ask(client: Redis, operation: Operation[_Result]) -> _Result:
+    """Make the requests of an operation; returns its result."""
+    answer: Any = None
+    try:
+        while True:
+            request = operation.throw(answer) if isinstance(answer, Exception) else operation.send(answer)
+            answer = _made(client, request)
+    except StopIteration as end:
+        return cast(_Result, end.value)
+
+
+def _made(client: Redis, request: RedisRequest) -> Any:
+    """Return the answer of a request, or its error."""
+    try:
+        try:
+            return request.read(request.send(client))
+        except NoScriptError:
+            return request.read(request.again(client))
+    except Exception as error:
+        return error
+
+
+def ask_all(client: Redis, operations: Sequence[Operation[Any]]) -> list[Any]:
+    """Make the requests of several operations in step, so that each round trip has a request of each.
+
+    Returns their results; the error of an operation stands in the place of its result.
+    """
+    results: list[Any] = [None] * len(operations)
+    requests = dict[int, RedisRequest]()
+
+    def go_on(number: int, answer: Any) -> None:
+        operation = operations[number]
+        try:
+            if isinstance(answer, Exception):
+                requests[number] = operation.throw(answer)
+            else:
+                requests[number] = operation.send(answer)
+        except StopIteration as end:
+            results[number] = end.value
+        except Exception as error:
+            results[number] = error
+
+    for number in range(len(operations)):
+        go_on(number, None)
+    while requests:
+        pipeline, sent = client.pipeline(transaction=False), dict(requests)
+        requests.clear()
+        for request in sent.values():
+            request.send(pipeline)
+        for (number, request), answer in zip(sent.items(), pipeline.execute(raise_on_error=False), strict=True):
+            if isinstance(answer, NoScriptError):
+                go_on(number, _made(client, request))
+            else:
+                go_on(number, answer if isinstance(answer, Exception) else request.read(answer))
+    return results
 
 
 ADOPT, CHANGE, CLAIM, PUBLISH, TRIM, VERIFY = map(Script, ("adopt", "change", "claim", "publish", "trim", "verify"))

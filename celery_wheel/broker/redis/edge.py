@@ -16,12 +16,12 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from operator import methodcaller
 from typing import Any, Literal, NamedTuple, cast
 
-from redis import Redis
 from redis.exceptions import ResponseError
 
 from celery_wheel.broker import wheel_queue_name
@@ -29,7 +29,7 @@ from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import connect, keys
-from celery_wheel.broker.redis.connect import redis_errors
+from celery_wheel.broker.redis.connect import Operation, RedisRequest, redis_errors
 from celery_wheel.broker.redis.publish import publish_call
 from celery_wheel.broker.redis.replies import END, Cut
 from celery_wheel.broker.redis.routing import Bindings, RedisRouter
@@ -46,6 +46,9 @@ TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
 
 #: Messages of one LRANGE at most.
 SLICE = 512
+
+#: Bytes of the messages that one pipeline publishes, beside its first chunk.
+PIPELINE_BYTES = 4 * 2**20
 
 
 logger = get_logger(__name__)
@@ -70,7 +73,7 @@ class Proof(NamedTuple):
     tail: int
 
 
-def read_oldest(client: Redis, key: str, max_count: int, max_bytes: int) -> tuple[list[bytes], bool]:
+def read_oldest(key: str, max_count: int, max_bytes: int) -> Operation[tuple[list[bytes], bool]]:
     """Return the oldest messages, and whether the queue has more than the bounds allow.
 
     The list is read in slices from the old end, each up to twice the one before, so that large messages are not read
@@ -80,7 +83,7 @@ def read_oldest(client: Redis, key: str, max_count: int, max_bytes: int) -> tupl
     found: list[bytes] = []
     weight, size = 0, 1
     while len(found) < max_count and weight < max_bytes:
-        slice_ = cast(list[bytes], client.lrange(key, -(len(found) + size), -(len(found) + 1)))
+        slice_ = yield RedisRequest(methodcaller("lrange", key, -(len(found) + size), -(len(found) + 1)))
         for raw in reversed(slice_):
             weight += raw.size if type(raw) is Cut else len(raw)
             if found and weight > max_bytes:
@@ -90,7 +93,8 @@ def read_oldest(client: Redis, key: str, max_count: int, max_bytes: int) -> tupl
             return found, False
         fitting = (max_bytes - weight) * len(found) // max(1, weight)
         size = max(1, min(2 * size, SLICE, max_count - len(found), fitting))
-    return found, client.llen(key) > len(found)
+    length: int = yield RedisRequest(methodcaller("llen", key))
+    return found, length > len(found)
 
 
 def proof_of(found: Sequence[bytes]) -> Proof:
@@ -102,6 +106,19 @@ def proof_of(found: Sequence[bytes]) -> Proof:
         tail = min(END, max(map(len, found)))  # only a holder takes messages from this end of the list
         marks = [b"%d:%b" % (size, end[-tail:]) for size, end in ends]
     return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
+
+
+def _bounded(calls: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Split calls so that the messages to publish are no more than PIPELINE_BYTES, or one chunk."""
+    some, weight = list[tuple[Any, ...]](), 0
+    for call in calls:
+        size = sum(row.size for one in call if isinstance(one, Chunk) for row in one.rows)
+        if some and weight + size > PIPELINE_BYTES:
+            yield some
+            some, weight = [], 0
+        some.append(call)
+        weight += size
+    yield some
 
 
 class Copy(NamedTuple):
@@ -234,7 +251,23 @@ class RedisBroker:
         fields = ["accepted", keys.encode_number("accepted", accepted)]
         self._change(shard, epoch, f"setting the accepted messages of shard {shard}", [], fields)
 
+    def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Make the calls by pipelines: each edge prepares its own, and this one sends them."""
+        found = list[Any]()
+        for some in _bounded(calls):
+            with redis_errors(self._server, f"calls of {len(some)} shards"):
+                operations = [edge._operations[name](*arguments) for edge, name, *arguments in some]
+                found += connect.ask_all(self._client, operations)
+        return found
+
+    @property
+    def _operations(self) -> dict[str, Callable[..., Operation[Any]]]:
+        return {"publish": self._publish, "peek": self._peek, "trim": self._trim}
+
     def publish(self, chunk: Chunk) -> Published:
+        return connect.ask(self._client, self._publish(chunk))
+
+    def _publish(self, chunk: Chunk) -> Operation[Published]:
         if not chunk.after < chunk.upto:
             raise ValueError(f"upto must be after {tuple(chunk.after)}, got {tuple(chunk.upto)}")
         move = [
@@ -248,8 +281,7 @@ class RedisBroker:
         counted = [(queue, key) for queue in chunk.queues for key in self._layout.list_keys(queue)]
         with redis_errors(self._server, f"publishing a chunk of {len(chunk.rows)} messages of shard {chunk.shard}"):
             call = publish_call(chunk.rows, self._router, chunk.now_ms)
-            word, rest = connect.PUBLISH(
-                self._client,
+            word, rest = yield connect.PUBLISH.request(
                 [self._offset_key(chunk.shard), *call.keys(), *(key for _, key in counted)],
                 [*self._holder(chunk.epoch), *move, *call.arguments(len(counted))],
             )
@@ -271,13 +303,19 @@ class RedisBroker:
         return Published(_RESULTS[word], failed, ready)
 
     def peek(self, shard: int, max_count: int, max_bytes: int) -> Peeked:
+        return connect.ask(self._client, self._peek(shard, max_count, max_bytes))
+
+    def _peek(self, shard: int, max_count: int, max_bytes: int) -> Operation[Peeked]:
         if shard not in self._adopted:
             raise not_adopted(shard)
         with redis_errors(self._server, f"reading the wheel queue of shard {shard}"):
-            found, more = read_oldest(self._client, self._queue_key(shard), max_count, max_bytes)
+            found, more = yield from read_oldest(self._queue_key(shard), max_count, max_bytes)
         return Peeked([self._message(raw) for raw in found], proof_of(found), more)
 
     def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
+        return connect.ask(self._client, self._trim(shard, epoch, token, accepted))
+
+    def _trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> Operation[bool]:
         proof = cast(Proof, token)
         if not proof.length:
             return True
@@ -290,10 +328,10 @@ class RedisBroker:
                 *proof,
                 keys.encode_number("accepted", accepted),
             ]
-            word, rest = connect.TRIM(self._client, touched, arguments)
+            word, rest = yield connect.TRIM.request(touched, arguments)
         if word not in ("trimmed", "changed"):
             raise self._refused(shard, epoch, word, rest)
-        return word == "trimmed"
+        return bool(word == "trimmed")
 
     def leave(self, shard: int, epoch: int) -> None:
         if self._adopted.get(shard, epoch + 1) <= epoch:

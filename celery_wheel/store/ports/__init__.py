@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_wheel.errors import WheelError
 from celery_wheel.store import model
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
 from celery_wheel.store.schedule_model import Run, Schedule
@@ -86,6 +87,13 @@ class Store(Protocol):
     def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         """Commit all of ``change``, durably, or nothing."""
 
+    def apply_all(self, changes: Sequence[model.ShardChange]) -> list[WheelError | None]:
+        """Apply the changes of different shards, in few transactions; returns the error that ``apply`` raises for each.
+
+        A shard that is fenced fails alone. So does a change with a mistake: where nothing of a transaction with several
+        changes can be committed, each is applied by itself. Where its commit may have been made, all of it is in doubt.
+        """
+
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         """Remove up to about ``limit`` rows of the history not to be kept, oldest settlement first; returns how many.
 
@@ -130,7 +138,10 @@ class Store(Protocol):
         """Return the rows in (after, upto], in order."""
 
     def count(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> int:
-        """Return how many rows (after, upto] has, for the guard; about 1 µs a row."""
+        """Return how many rows (after, upto] has; about 1 µs a row."""
+
+    def count_chunks(self, chunks: Sequence[tuple[int, int, model.Position, model.Position]]) -> list[int]:
+        """Count the rows of short ranges for the guard, each given as to ``count``; two to three times as fast."""
 
     def summary(self, shard: int, lane: int, after: model.Position, upto: model.Position) -> model.RangeSummary: ...
 

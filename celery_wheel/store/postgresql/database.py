@@ -62,6 +62,14 @@ class PostgresqlPolls:
 
     def has_row(self, sql: str, places: tuple[int, ...]) -> bool:
         """Whether the query has a row. Raises the driver's error, after which the next poll connects anew."""
+        return bool(self._found(sql, places).ntuples)
+
+    def number(self, sql: str, places: tuple[int, ...]) -> int | None:
+        """Return the one number of a query, None where it has no row; raises as ``has_row`` does."""
+        found = self._found(sql, places)
+        return int(found.get_value(0, 0)) if found.ntuples else None
+
+    def _found(self, sql: str, places: tuple[int, ...]) -> Any:
         with self._lock:
             try:
                 if self._pooled is None:
@@ -75,7 +83,7 @@ class PostgresqlPolls:
             except BaseException:
                 self._drop()
                 raise
-            return bool(found.ntuples)
+            return found
 
     def _prepare(self, session: Any, sql: str, count: int) -> None:
         name = b"wheel_poll_%d" % len(self._names)
@@ -164,6 +172,10 @@ class PostgresqlDatabase:
     def poll(self, query: Prepared, places: tuple[Any, ...]) -> bool:
         with self._in_use(), self._errors(Sent.STATEMENTS, reading=True):
             return self._polls.has_row(query.sql, places)
+
+    def number(self, query: Prepared, **values: int) -> int | None:
+        with self._in_use(), self._errors(Sent.STATEMENTS, reading=True):
+            return self._polls.number(query.sql, query.places(values))
 
     @contextmanager
     def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:

@@ -88,6 +88,10 @@ class SqlDispatch(StorePart):
             count: int = self._dispatch.count(connection, **span(shard, lane, after, upto)).scalar_one()
         return count
 
+    def count_chunks(self, chunks: Sequence[tuple[int, int, Position, Position]]) -> list[int]:
+        count = self._dispatch.count
+        return [self._database.number(count, **span(*one)) or 0 for one in chunks]
+
     def summary(self, shard: int, lane: int, after: Position, upto: Position) -> RangeSummary:
         with self._database.reading() as connection:
             range_ = span(shard, lane, after, upto)

@@ -152,14 +152,15 @@ class SqlSchedules(StorePart):
 
     def due_schedules(self, shard: int, upto_ms: int, limit: int) -> list[Schedule]:
         due = self._of_schedules.due
+        next_ms = self.next_schedule_ms(shard)
+        if next_ms is None or next_ms > upto_ms:  # as mostly, once a second for each shard
+            return []
         with self._database.reading() as connection:
             rows = due(connection, shard=shard, upto_ms=upto_ms, limit=limit)
             return [schedule_of(row, self._catalogue.seal.open_text) for row in rows]
 
     def next_schedule_ms(self, shard: int, skip: int = 0) -> int | None:
-        with self._database.reading() as connection:
-            next_ms: int | None = self._of_schedules.next(connection, shard=shard, skip=skip).scalar()
-        return next_ms
+        return self._database.number(self._of_schedules.next, shard=shard, skip=skip)
 
     def schedules_named(self, names: Sequence[str]) -> list[tuple[int, Schedule]]:
         with self._database.reading() as connection:

@@ -58,9 +58,12 @@ class Prepared:
         self._places: dict[str, list[str]] = {}  #: word → the names of its ``numbered`` places
 
     def __call__(self, connection: Connection, **values: Any) -> CursorResult[*tuple[Any, ...]]:
+        return connection.exec_driver_sql(self.sql, self.places(values))
+
+    def places(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return named values in the order of their places."""
         constants = self._constants
-        places = tuple([values[name] if name in values else constants[name] for name in self.names])
-        return connection.exec_driver_sql(self.sql, places)
+        return tuple([values[name] if name in values else constants[name] for name in self.names])
 
     def at(self, connection: Connection, places: tuple[Any, ...]) -> CursorResult[*tuple[Any, ...]]:
         return connection.exec_driver_sql(self.sql, places)
@@ -191,8 +194,12 @@ class ObjectInsert:
         self.row: Callable[..., tuple[Any, ...]] = made
 
     def many(self, connection: Connection, objects: Iterable[Any], *beside: Any) -> int | None:
+        return self.each(connection, [(beside, objects)])
+
+    def each(self, connection: Connection, parts: Iterable[tuple[Sequence[Any], Iterable[Any]]]) -> int | None:
+        """Write objects with different values beside them, in one batch."""
         row = self.row
-        return self.statement.many(connection, [row(one, *beside) for one in objects])
+        return self.statement.many(connection, [row(one, *beside) for beside, objects in parts for one in objects])
 
 
 def in_order(statement: InsertStatement, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
 
-from celery_wheel.errors import NothingWritten
-from celery_wheel.store.model import SCHEMA_VERSION, Change
+from celery_wheel.errors import CommitInDoubt, NothingWritten, StoreError, WheelError
+from celery_wheel.store.model import SCHEMA_VERSION, Change, ShardChange
 from celery_wheel.store.sql import changes, history
 from celery_wheel.store.sql.browse import Browse
 from celery_wheel.store.sql.bulk import SqlBulk, write_bulk
 from celery_wheel.store.sql.catalogue import Catalogue
 from celery_wheel.store.sql.control import SqlControl
 from celery_wheel.store.sql.database import Database
+from celery_wheel.store.sql.dictionaries import Packed
 from celery_wheel.store.sql.dispatch import SqlDispatch
 from celery_wheel.store.sql.erasure import SqlErasure, write_erasure
 from celery_wheel.store.sql.groups import SqlGroups
@@ -57,19 +59,67 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         return self._database.is_replaced()
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
+        one = ShardChange(shard, epoch, change)
         packed = self._catalogue.dictionaries.pack(changes.plain(change))
+        for error in self._write([(one, packed)]).values():
+            raise error
+        if change.passed_on:
+            self._database.ring()
+
+    def apply_all(self, wanted: Sequence[ShardChange]) -> list[WheelError | None]:
+        shared = [one for one in wanted if one.change.may_share]
+        answers = self._apply_shared(shared) if len(shared) > 1 else {}
+        return [answers[one.shard] if one.shard in answers else self._tried(one) for one in wanted]
+
+    def _tried(self, one: ShardChange) -> WheelError | None:
+        try:
+            self.apply(*one)
+        except WheelError as error:
+            return error
+        return None
+
+    def _apply_shared(self, wanted: Sequence[ShardChange]) -> dict[int, WheelError | None]:
+        """Apply changes in one transaction; returns their errors by shard, none of those to be applied one by one."""
+        try:
+            pack = self._catalogue.dictionaries.pack
+            fenced = self._write([(one, pack(changes.plain(one.change))) for one in wanted])
+        except NothingWritten:
+            return {}  # a row of one of the shards is locked
+        except StoreError as error:
+            # Each by itself would wait for a silent server as long as all; a mistake is only one shard's.
+            cause = error.__cause__
+            silent = isinstance(cause, Exception) and self._database.may_pass(cause)
+            return (
+                dict.fromkeys([one.shard for one in wanted], error)
+                if silent or isinstance(error, CommitInDoubt)
+                else {}
+            )
+        return {one.shard: fenced.get(one.shard) for one in wanted}
+
+    def _write(self, wanted: Sequence[tuple[ShardChange, Packed]]) -> dict[int, WheelError]:
+        """Write changes in one transaction, again if it certainly was rolled back; returns the errors of fenced shards.
+
+        Raises CommitInDoubt for an error of the commit itself.
+        """
         for tries_left in reversed(range(TRIES)):
+            is_complete = False
             try:
                 with self._database.writing() as connection:
-                    changes.write(connection, self._statements, self._catalogue, shard, epoch, change, packed)
-                    write_erasure(connection, self._statements, shard, change)
-                    write_bulk(connection, self._statements, shard, change)
+                    fenced = changes.write(connection, self._statements, self._catalogue, wanted)
+                    for (shard, _, change), _ in wanted:
+                        if shard not in fenced:
+                            write_erasure(connection, self._statements, shard, change)
+                            write_bulk(connection, self._statements, shard, change)
+                    is_complete = True
                 break
             except NothingWritten:
                 if not tries_left:
                     raise
-        if change.passed_on:
-            self._database.ring()
+            except StoreError as error:
+                if is_complete:
+                    raise CommitInDoubt(str(error)) from error
+                raise
+        return fenced
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
         return history.forget(self._database, self._floors, shard, epoch, retention, limit)

@@ -55,22 +55,36 @@ class SqlitePolls:
 
     def has_row(self, sql: str, places: tuple[Any, ...]) -> bool:
         """Whether the query has a row. Raises the driver's error, after which the next poll connects anew."""
+        with self._polling():
+            [(version,)] = self._found("PRAGMA data_version")
+            if self._versions.get((sql, places)) == version:
+                return False
+            found = self._found(sql, places)
+            if not found:
+                self._versions[sql, places] = version
+            return bool(found)
+
+    def number(self, sql: str, places: tuple[Any, ...]) -> int | None:
+        """Return the one number of a query, None where it has no row; raises as ``has_row`` does."""
+        with self._polling():
+            found = self._found(sql, places)
+        return int(found[0][0]) if found else None
+
+    @contextmanager
+    def _polling(self) -> Iterator[None]:
         with FORK_GATE.entered(), self._lock:
             try:
                 if self._pooled is None:
                     self._pooled = self._engine.raw_connection()
                     self._cursor = self._pooled.cursor()
-                # ``fetchall`` ends the read: an open one would keep the log from being copied back.
-                [(version,)] = self._cursor.execute("PRAGMA data_version").fetchall()
-                if self._versions.get((sql, places)) == version:
-                    return False
-                found = self._cursor.execute(sql, places).fetchall()
+                yield
             except BaseException:
                 self._drop()
                 raise
-            if not found:
-                self._versions[sql, places] = version
-            return bool(found)
+
+    def _found(self, sql: str, places: tuple[Any, ...] = ()) -> list[Any]:
+        found: list[Any] = self._cursor.execute(sql, places).fetchall()
+        return found  # all of them: an open read would keep the log from being copied back
 
     def close(self) -> None:
         with self._lock:
@@ -152,6 +166,11 @@ class SqliteDatabase:
         self._check_usable()
         with errors_for_people(self.name, describe, SQLAlchemyError, sqlite3.Error, reading=True):
             return self._polls.has_row(query.sql, places)
+
+    def number(self, query: Prepared, **values: int) -> int | None:
+        self._check_usable()
+        with errors_for_people(self.name, describe, SQLAlchemyError, sqlite3.Error, reading=True):
+            return self._polls.number(query.sql, query.places(values))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

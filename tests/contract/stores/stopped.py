@@ -31,10 +31,11 @@ def stop_before_the_commit() -> None:
     """Make ``apply`` stop after every write and before the commit."""
     write = changes.write
 
-    def write_and_stop(*args: Any) -> None:
-        write(*args)
+    def write_and_stop(*args: Any) -> Any:
+        fenced = write(*args)
         say("stopped")
         signal.pause()
+        return fenced
 
     changes.write = write_and_stop  # type: ignore[assignment]
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import Change
+from celery_wheel.store.model import Change, ShardChange
 from celery_wheel.store.schedule_model import ScheduleCriteria
 from celery_wheel.store.sql import changes, schema
 from celery_wheel.store.sql.dictionaries import FIRST_LOOK, SKELETON
@@ -229,12 +229,12 @@ def test_no_row_is_packed_by_an_earlier_dictionary_once_a_pass_has_begun(open_wi
     assert store.repack(0, holder.epoch) == 3  # of eight rows
     first = "00000000-0000-7000-8000-000000000000"
     change = Change(rows=[holder.row(NOW, body=body, envelope_id=first)])
-    place = (store.database.statements, store.catalogue, holder.shard, holder.epoch)
+    late_change = ShardChange(holder.shard, holder.epoch, change), late
     with (
         pytest.raises(StoreError, match="replaced meanwhile; nothing was written; it is tried again"),
         store.database.writing() as connection,
     ):
-        changes.write(connection, *place, change, late)
+        changes.write(connection, store.database.statements, store.catalogue, [late_change])
     holder.apply(rows=change.rows)
     finish(holder, Holder(store, 1))
     assert keys_of(store) == {id_of(NEW)}

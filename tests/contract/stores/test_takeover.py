@@ -183,10 +183,11 @@ def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(
     holder.accept(NOW)
     before = holder.highest_seq
 
-    def write_and_be_ended(connection: Connection, *change: Any) -> None:
-        write(connection, *change)
+    def write_and_be_ended(connection: Connection, *change: Any) -> Any:
+        fenced = write(connection, *change)
         driver: Any = connection.connection.dbapi_connection
         postgres.sql(f"SELECT pg_terminate_backend({driver.info.backend_pid}, 5000)")
+        return fenced
 
     write = changes.write
     monkeypatch.setattr(changes, "write", write_and_be_ended)

@@ -169,9 +169,9 @@ def test_closing_waits_for_the_open_change(path: Path, monkeypatch: pytest.Monke
     store = open_store(f"sqlite:///{path}")
     holder, is_open, write = Holder(store), threading.Event(), changes.write
 
-    def noted(*arguments: Any) -> None:
+    def noted(*arguments: Any) -> Any:
         is_open.set()
-        write(*arguments)
+        return write(*arguments)
 
     monkeypatch.setattr(changes, "write", noted)
     with ThreadPoolExecutor(1) as pool:
