@@ -47,16 +47,16 @@ class Turn(NamedTuple):
     said: str
 
 
-def kills(store: str, broker: str, folder: Path, seed: int) -> Turn:
+def kills(store: str, broker: str, folder: Path, seed: int, faults: int = KILLS) -> Turn:
     with ExitStack() as servers:
         database = servers.enter_context(PostgresServer(fsync="on")) if store == "postgresql" else None
         place, is_redis = folder / "broker", broker == "redis"
         server: Any = servers.enter_context(RedisServer(place, **WHOLE_LOG) if is_redis else RabbitServer(place))
         url = f"sqlite:///{folder}/wheel.sqlite3" if database is None else database.url()
         stack = servers.enter_context(StackUnderLoad(folder / "stack", server, url, random.Random(seed)))
-        stack.take_faults(KILLS, database)
+        stack.take_faults(faults, database)
         verdict = stack.settle(60, partial(published_by, place, "celery") if is_redis else None)
-        return Turn(KILLS, verdict.scheduled, not verdict.broken(), f"{verdict} {verdict.broken()}")
+        return Turn(faults, verdict.scheduled, not verdict.broken(), f"{verdict} {verdict.broken()}")
 
 
 def groups_with_limits(pair: str, folder: Path, seed: int) -> Turn:
