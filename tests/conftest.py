@@ -29,10 +29,17 @@ def _logging_is_left_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def rabbit_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    """Start a RabbitMQ; each test makes a virtual host of its own by ``rabbit_server.fresh()``."""
+def _rabbit_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
     with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
+
+
+@pytest.fixture
+def rabbit_server(request: pytest.FixtureRequest, _rabbit_of_the_session: RabbitServer) -> RabbitServer:
+    """Return the one RabbitMQ; each test makes a virtual host of its own by ``rabbit_server.fresh()``."""
+    groups = {mark.args[0] for mark in request.node.iter_markers("xdist_group")}
+    assert ON_RABBITMQ.args[0] in groups, "a parameter that chooses this server has the mark ON_RABBITMQ"
+    return _rabbit_of_the_session
 
 
 @pytest.fixture(scope="session")

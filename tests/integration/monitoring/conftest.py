@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
 
-@pytest.fixture(params=["redis", "rabbit"])
+@pytest.fixture(params=["redis", pytest.param("rabbit", marks=ON_RABBITMQ)])
 def stack(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")

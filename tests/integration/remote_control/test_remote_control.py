@@ -233,11 +233,11 @@ def test_the_node_comes_back_after_the_broker_did(stack: NodeStack) -> None:
 def test_the_node_can_be_switched_off(stack: NodeStack) -> None:
     beat = stack.beat(wheel_control=False)
     beat.wait_for("at epoch")
-    assert not stack.inspect().clock()
     result = stack.send_far()
     stack.app.wheel.cancel(result)
     wait_until(lambda: stack.app.backend.get_state(result.id) == "REVOKED", "the bookkeeping is done all the same")
     assert "listens" not in beat.said()
+    assert not stack.app.control.inspect(timeout=1).clock()
 
 
 def test_gossip_does_not_take_the_node_for_a_worker(stack: NodeStack) -> None:

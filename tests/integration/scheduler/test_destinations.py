@@ -10,6 +10,7 @@ from kombu import Exchange, Queue
 
 from celery_wheel.control import Wheel
 from tests.kit.patience import wait_until
+from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
@@ -20,7 +21,7 @@ SIGNING = "a secret of thirty-two characters"
 QUEUES += [Queue("cast", Exchange("all", "fanout"), "")]
 
 
-@pytest.fixture(params=["redis", "rabbitmq"])
+@pytest.fixture(params=["redis", pytest.param("rabbitmq", marks=ON_RABBITMQ)])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stack]:
     with ExitStack() as stops:
         if request.param == "redis":

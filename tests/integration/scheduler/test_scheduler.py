@@ -27,6 +27,7 @@ from celery_wheel.store.sqlite import database
 from tests.integration.scheduler.conftest import TICK
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
+from tests.kit.servers.rabbit import ON_RABBITMQ
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
@@ -297,7 +298,7 @@ def has_threads() -> bool:
     return any(one.name.startswith("wheel-") for one in threading.enumerate())
 
 
-@pytest.fixture(params=["redis", "rabbit", "memory"])
+@pytest.fixture(params=["redis", pytest.param("rabbit", marks=ON_RABBITMQ), "memory"])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "redis":
         return str(request.getfixturevalue("redis_server").url)

@@ -22,7 +22,7 @@ import pytest
 from celery_wheel.store.schedule_model import ScheduleCriteria
 from tests.kit.patience import wait_until
 from tests.kit.project import read_lines
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.servers.sqs import SqsServer
 from tests.kit.stack import Stack
@@ -155,7 +155,11 @@ def stack_on(broker: str, folder: Path, rabbit: RabbitServer | None) -> Iterator
 
 @pytest.mark.parametrize(
     ("broker", "pool"),
-    [("rabbitmq", ("-c", "2")), ("sqs", ("-P", "threads", "-c", "2")), ("redis", ("-P", "solo"))],
+    [
+        pytest.param("rabbitmq", ("-c", "2"), marks=ON_RABBITMQ),
+        ("sqs", ("-P", "threads", "-c", "2")),
+        ("redis", ("-P", "solo")),
+    ],
     ids=["RabbitMQ, prefork", "SQS, threads", "Redis, solo"],
 )
 def test_each_end_makes_the_next_due(
