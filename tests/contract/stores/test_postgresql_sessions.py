@@ -100,11 +100,11 @@ def test_a_row_that_is_locked_for_longer_than_a_lease_does_not_cost_the_shard(
         holder, write, tries = Holder(store), changes.write, list[int]()
         other.execute("SELECT FROM wheel_shard FOR UPDATE")
 
-        def tried(*change: Any) -> None:
+        def tried(*change: Any) -> Any:
             tries.append(1)
             if len(tries) == free_at:
                 other.rollback()
-            write(*change)
+            return write(*change)
 
         monkeypatch.setattr(changes, "write", tried)
         if free_at > TRIES:
