@@ -1,0 +1,108 @@
+"""Calls of several shards in one pipeline: each edge has its own answer or error, as if it had called alone."""
+
+from typing import Any
+
+import pytest
+import redis
+
+from celery_wheel.broker.redis import RedisBroker, edge
+from celery_wheel.engine.port import PublishResult
+from celery_wheel.errors import BrokerError, Fenced
+from celery_wheel.store.model import ORIGIN
+from tests.integration.redis_edge.conftest import Connect, adopted, pushed
+from tests.kit.chunks import EPOCH, SHARD, at, chunk_of, make_row
+from tests.kit.servers.redis import RedisServer
+
+OTHER = SHARD + 1
+
+
+@pytest.fixture
+def edges(server: RedisServer, connect: Connect) -> tuple[RedisBroker, RedisBroker]:
+    """Return the edges of SHARD and OTHER, as one process has them."""
+    one, other = adopted(connect(server)), connect(server)
+    other.adopt(OTHER, EPOCH)
+    other.set_offset(OTHER, EPOCH, 0, ORIGIN)
+    return one, other
+
+
+def publishing(broker: RedisBroker, shard: int, number: int, queue: str = "mail") -> tuple[Any, ...]:
+    return broker, "publish", chunk_of(ORIGIN, at(number), [make_row(number, queue)], shard=shard)
+
+
+def test_each_shard_publishes_its_chunk_and_moves_its_offset(
+    edges: tuple[RedisBroker, RedisBroker], client: redis.Redis
+) -> None:
+    one, other = edges
+    calls = [publishing(one, SHARD, 1), publishing(other, OTHER, 2, "post")]
+    assert [each.result for each in one.together(calls)] == [PublishResult.PUBLISHED] * 2
+    assert [each.result for each in one.together(calls)] == [PublishResult.ALREADY] * 2
+    assert (pushed(client), pushed(client, "post")) == ([1], [2])
+    assert [at(2)] == [each.offset for each in other.adopt(OTHER, EPOCH + 1).values()]
+
+
+def test_a_former_holder_is_fenced_alone(edges: tuple[RedisBroker, RedisBroker], client: redis.Redis) -> None:
+    one, other = edges
+    one.adopt(SHARD, EPOCH + 1)
+    results = one.together([publishing(one, SHARD, 1), publishing(other, OTHER, 2)])
+    assert [each.result for each in results] == [PublishResult.FENCED, PublishResult.PUBLISHED]
+    assert pushed(client) == [2]
+
+
+def test_each_shard_reads_and_trims_its_queue(edges: tuple[RedisBroker, RedisBroker], client: redis.Redis) -> None:
+    """Queues of different lengths need requests of different numbers."""
+    one, other = edges
+    client.lpush(f"wheel.{OTHER}", *[b"message %d" % n for n in range(20)])
+    few, many = one.together([(one, "peek", SHARD, 100, 10**6), (other, "peek", OTHER, 100, 10**6)])
+    assert (len(few.arrivals), len(many.arrivals), many.more) == (0, 20, False)
+    trims = [(one, "trim", SHARD, EPOCH, few.token, 0), (other, "trim", OTHER, EPOCH - 1, many.token, 20)]
+    done, refused = one.together(trims)
+    assert done is True
+    assert isinstance(refused, Fenced)
+    assert client.llen(f"wheel.{OTHER}") == 20
+    assert one.together([trims[0], (other, "trim", OTHER, EPOCH, many.token, 20)]) == [True, True]
+    assert client.llen(f"wheel.{OTHER}") == 0
+
+
+def test_an_edge_that_has_left_fails_alone(edges: tuple[RedisBroker, RedisBroker]) -> None:
+    one, other = edges
+    one.leave(SHARD, EPOCH)
+    left, found = other.together([(one, "peek", SHARD, 10, 100), (other, "peek", OTHER, 10, 100)])
+    assert isinstance(left, BrokerError)
+    assert found.arrivals == []
+
+
+def test_a_queue_of_another_type_fails_alone(edges: tuple[RedisBroker, RedisBroker], client: redis.Redis) -> None:
+    one, other = edges
+    client.set(f"wheel.{SHARD}", "no list")
+    wrong, found = one.together([(one, "peek", SHARD, 10, 100), (other, "peek", OTHER, 10, 100)])
+    assert isinstance(wrong, BrokerError)
+    assert found.arrivals == []
+
+
+def test_a_server_that_lost_its_scripts_gets_them_again(
+    edges: tuple[RedisBroker, RedisBroker], client: redis.Redis
+) -> None:
+    one, other = edges
+    client.script_flush()
+    results = one.together([publishing(one, SHARD, 1), publishing(other, OTHER, 2)])
+    assert [each.result for each in results] == [PublishResult.PUBLISHED] * 2
+    assert sorted(pushed(client)) == [1, 2]
+
+
+def test_a_server_that_is_gone_fails_the_whole_call(own_server: RedisServer, connect: Connect) -> None:
+    one, other = adopted(connect(own_server)), connect(own_server)
+    other.adopt(OTHER, EPOCH)
+    own_server.kill()
+    with pytest.raises(BrokerError, match="calls of 2 shards"):
+        one.together([publishing(one, SHARD, 1), publishing(other, OTHER, 2)])
+
+
+def test_a_pipeline_has_a_bound(
+    edges: tuple[RedisBroker, RedisBroker], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = edges
+    monkeypatch.setattr(edge, "PIPELINE_BYTES", 1)
+    calls = [publishing(one, SHARD, 1), publishing(other, OTHER, 2)]
+    assert [len(some) for some in edge._bounded(calls)] == [1, 1]
+    assert [each.result for each in one.together(calls)] == [PublishResult.PUBLISHED] * 2
+    assert sorted(pushed(client)) == [1, 2]
