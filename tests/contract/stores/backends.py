@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -29,13 +32,24 @@ class SqlBackend:
         return open_store(self.url, shards=SHARDS, durability=self.durability, lease_ms=LEASE_MS, keys=self.keys)
 
 
-def sqlite(request: pytest.FixtureRequest) -> SqlBackend:
-    return SqlBackend(f"sqlite:///{request.getfixturevalue('tmp_path')}/wheel.sqlite3")
+def sqlite(request: pytest.FixtureRequest, **settings: Any) -> SqlBackend:
+    path: Path = request.getfixturevalue("tmp_path") / "wheel.sqlite3"
+    path.write_bytes(_file_with_tables(**settings))
+    return SqlBackend(f"sqlite:///{path}", **settings)
 
 
 def sqlite_encrypted(request: pytest.FixtureRequest) -> SqlBackend:
     """The other durability and encryption at once: neither depends on the other."""
-    return SqlBackend(sqlite(request).url, durability="memory", keys=("a secret of thirty-two characters",))
+    return sqlite(request, durability="memory", keys=("a secret of thirty-two characters",))
+
+
+@cache
+def _file_with_tables(**settings: Any) -> bytes:
+    """Return a file with the tables: a copy of it takes a sixth of the time that its tables take."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "wheel.sqlite3"
+        SqlBackend(f"sqlite:///{path}", **settings)().close()
+        return path.read_bytes()
 
 
 def postgresql(request: pytest.FixtureRequest) -> SqlBackend:
