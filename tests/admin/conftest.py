@@ -21,6 +21,7 @@ from celery_wheel.store.model import NewReject
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.views import requests, wheel
 from tests.kit.holder import LEASE, NOW, Holder, hour_of
+from tests.kit.new_stores import new_file
 from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
@@ -59,7 +60,7 @@ def conf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
 
 @pytest.fixture
 def store(tmp_path: Path, conf: Configure) -> Iterator[SqlStore]:
-    conf(wheel_store=f"sqlite:///{tmp_path}/wheel.sqlite3")
+    conf(wheel_store=new_file(tmp_path / "wheel.sqlite3", shards=2))
     made = open_store(celery_app.conf.wheel_store, shards=2)
     yield made
     made.close()

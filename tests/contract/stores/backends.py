@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.new_stores import new_file
 from tests.kit.servers.postgres import PostgresServer
 from tests.simulation.model_store import Disk, ModelStore
 
@@ -33,23 +32,13 @@ class SqlBackend:
 
 
 def sqlite(request: pytest.FixtureRequest, **settings: Any) -> SqlBackend:
-    path: Path = request.getfixturevalue("tmp_path") / "wheel.sqlite3"
-    path.write_bytes(_file_with_tables(**settings))
-    return SqlBackend(f"sqlite:///{path}", **settings)
+    path = request.getfixturevalue("tmp_path") / "wheel.sqlite3"
+    return SqlBackend(new_file(path, shards=SHARDS, **settings), **settings)
 
 
 def sqlite_encrypted(request: pytest.FixtureRequest) -> SqlBackend:
     """The other durability and encryption at once: neither depends on the other."""
     return sqlite(request, durability="memory", keys=("a secret of thirty-two characters",))
-
-
-@cache
-def _file_with_tables(**settings: Any) -> bytes:
-    """Return a file with the tables: a copy of it takes a sixth of the time that its tables take."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "wheel.sqlite3"
-        SqlBackend(f"sqlite:///{path}", **settings)().close()
-        return path.read_bytes()
 
 
 def postgresql(request: pytest.FixtureRequest) -> SqlBackend:

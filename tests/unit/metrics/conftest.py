@@ -10,6 +10,7 @@ from celery_wheel.metrics import samples
 from celery_wheel.metrics.samples import Collect
 from celery_wheel.store import open_store
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.new_stores import new_file
 from tests.kit.patience import patience
 from tests.unit.engine.conftest import Rig
 
@@ -29,7 +30,7 @@ def rig() -> Rig:
 
 @pytest.fixture
 def sql_store(tmp_path: Path) -> Iterator[SqlStore]:
-    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)
+    store = open_store(new_file(tmp_path / "wheel.sqlite3", shards=2), shards=2)
     yield store
     store.close()
 

@@ -17,6 +17,7 @@ from celery_wheel.requests.results import BestResult, CommandResult, CompletionR
 from celery_wheel.store import open_store
 from celery_wheel.store.model import Answer, Change
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.new_stores import new_file
 from tests.kit.patience import patience
 
 Turn = Callable[[], None]
@@ -39,7 +40,7 @@ def answering(store: SqlStore, *results: str | None) -> Turn:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)) as opened:
+    with closing(open_store(new_file(tmp_path / "wheel.sqlite3", shards=2), shards=2)) as opened:
         yield opened
 
 

@@ -43,13 +43,14 @@ from celery_wheel.values.mask import NO_MASK, Mask
 from tests.kit.chunks import make_row
 from tests.kit.holder import NOW, Holder
 from tests.kit.manual import page
+from tests.kit.new_stores import new_file
 from tests.kit.patience import wait_until
 from tests.kit.servers.redis import RedisServer
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    found = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=2)
+    found = open_store(new_file(tmp_path / "wheel.sqlite3", shards=2), shards=2)
     yield found
     found.close()
 

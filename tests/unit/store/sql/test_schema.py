@@ -14,6 +14,7 @@ from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.changes import ChangeStatements
 from celery_wheel.store.sql.statement import Statements
 from celery_wheel.store.sql.store import SqlStore
+from tests.kit.new_stores import new_file
 from tests.kit.statements import prepared
 
 TABLES = sorted(schema.metadata.tables.values(), key=lambda table: table.name)
@@ -21,7 +22,7 @@ TABLES = sorted(schema.metadata.tables.values(), key=lambda table: table.name)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SqlStore]:
-    store = open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")
+    store = open_store(new_file(tmp_path / "wheel.sqlite3"))
     yield store
     store.close()
 
