@@ -63,21 +63,24 @@ java: $(VENV)/.installed-spark
 	@[ -n "$$JAVA_HOME" ] || command -v java >/dev/null || sh scripts/apt-install openjdk-17-jre-headless "Java is not installed" || \
 	  $(PIP) -c constraints.txt -e '.[spark-jre]'
 
-# Each suite runs, also after one that failed: a run says all that it has found.
+# Two lanes beside each other: the start and the end of a suite leave cores idle. Spark's suite has one process, and so one
+# JVM: its code is compiled once. Each suite runs, also after one that failed: a run says all that it has found.
+PYTEST := $(VENV)/bin/python -m pytest
 test: $(VENV)/.installed-test services lint  ## run everything that has to pass
 	@suite() { echo "$$*"; $(WITH_VENV) env "$$@" || code=1; }; code=0; \
-	suite $(VENV)/bin/python -m pytest -n 5 --dist loadgroup; \
-	suite $(VENV)/bin/python -m pytest -n 3 --dist loadgroup $(SITE) tests/admin tests/browser; \
-	suite SITE_APPS=django_celery_beat $(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(SITE) tests/periodic; \
-	suite $(VENV)/bin/python -m pytest -n 2 --dist loadgroup tests/spark; \
-	exit $$code
+	beside() { suite $(PYTEST) tests/spark; \
+	  suite $(PYTEST) -n 2 --dist loadgroup $(SITE) tests/admin tests/browser; \
+	  suite SITE_APPS=django_celery_beat $(PYTEST) $(SITE) tests/periodic; return $$code; }; \
+	beside >$(VENV)/beside.log 2>&1 & trap "kill $$!; exit 130" INT; suite $(PYTEST) -n 4 --dist loadgroup; \
+	wait $$! || code=1; cat $(VENV)/beside.log; exit $$code
 
-# All of tests/unit would be 400 s of one core.
-CHECKED := $(addprefix tests/unit/,engine store timing values recurring test_imports.py) tests/contract tests/simulation/test_promises.py
+# Left to `make test`: other servers, the worlds of the simulation, and tests that start processes or take seconds each.
+LEFT := postgres or rabbitmq or test_plugin or test_alerts or test_package or test_same_message or loads_nothing_heavy or \
+  test_takeover or test_losses or test_another_database or files_of_sqlite or a_thousand_times_larger or \
+  (test_promises and (World- or share_shards or shards_of_their_groups))
 
-check: $(VENV)/.installed-test redis lint  ## run what takes seconds: style, types, the core's tests on SQLite and Redis, some seeds
-	$(WITH_VENV) $(VENV)/bin/python -m pytest -q -n 4 --dist loadgroup $(CHECKED) \
-	  -k "not postgres and not rabbitmq and not World-"
+check: $(VENV)/.installed-test redis lint  ## run what takes seconds: style, types, units, the contract on SQLite and Redis, seeds that replay
+	$(WITH_VENV) $(PYTEST) -n 3 --dist loadgroup tests/unit tests/contract tests/simulation/test_promises.py -k "not ($(LEFT))"
 
 test-stalls: $(VENV)/.installed-test services  ## test with schedulers that stall between any two steps: STALLS=0.15, the chance
 	STALLS=$(or $(STALLS),0.15) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadgroup tests/integration
