@@ -79,6 +79,7 @@ settings.load_profile("patient")
 FIRST = (
     "tests/faults",
     "tests/network",
+    "tests/replicas",
     "tests/integration/demo",
     "tests/simulation",
     "tests/year",
