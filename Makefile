@@ -67,6 +67,7 @@ java: $(VENV)/.installed-spark
 # JVM: its code is compiled once. Each suite runs, also after one that failed: a run says all that it has found.
 PYTEST := $(VENV)/bin/python -m pytest
 test: $(VENV)/.installed-test services lint  ## run everything that has to pass
+	@[ -d tests/__pycache__ ] || $(WITH_VENV) $(PYTEST) --collect-only >/dev/null || :  # else all processes compile the same at once
 	@suite() { echo "$$*"; $(WITH_VENV) env "$$@" || code=1; }; code=0; \
 	beside() { suite $(PYTEST) tests/spark; \
 	  suite $(PYTEST) -n 2 --dist loadgroup $(SITE) tests/admin tests/browser; \
