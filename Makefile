@@ -69,7 +69,7 @@ PYTEST := $(VENV)/bin/python -m pytest
 test: $(VENV)/.installed-test services lint  ## run everything that has to pass
 	@[ -d tests/__pycache__ ] || $(WITH_VENV) $(PYTEST) --collect-only >/dev/null || :  # else all processes compile the same at once
 	@suite() { echo "$$*"; $(WITH_VENV) env "$$@" || code=1; }; code=0; \
-	beside() { suite $(PYTEST) tests/spark; \
+	beside() { export TEST_PORTS=24000; suite $(PYTEST) tests/spark; \
 	  suite $(PYTEST) -n 2 --dist loadgroup $(SITE) tests/admin tests/browser; \
 	  suite SITE_APPS=django_celery_beat $(PYTEST) $(SITE) tests/periodic; return $$code; }; \
 	beside >$(VENV)/beside.log 2>&1 & trap "kill $$!; exit 130" INT; suite $(PYTEST) -n 4 --dist loadgroup; \
