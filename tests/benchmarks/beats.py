@@ -22,7 +22,7 @@ from tests.benchmarks.filler import fill, realistic, small
 from tests.benchmarks.lateness import save_plot
 from tests.benchmarks.letters import AT_ONCE, KINDS, QUEUES, letters_of, task_id_of
 from tests.benchmarks.parts import make_app
-from tests.benchmarks.stream import Arrivals
+from tests.benchmarks.stream import LONGEST_S, Arrivals, Stream
 from tests.kit.servers.rabbit import RabbitServer
 from tests.kit.servers.redis import RedisServer
 
@@ -146,6 +146,40 @@ LEAD_S, LEAD_S_A_ROW = 5, 400e-6
 
 #: By what is measured: rows a second, and µs of CPU a row.
 Costs = dict[str, tuple[float, float]]
+
+
+STREAM_PER_S, STREAM_SHARDS, TAX = (2_000, 4_000), (1, 16, 64), 1.3
+
+
+def shards(folder: Path, rows: int, store: str) -> Iterator[Figure]:
+    """The same streams over more and more shards of one process: what a shard costs. Target: 1.3 of the CPU of one."""
+    seconds, one = max(1, min(10, rows / 50_000)), dict[int, float]()
+    for count in STREAM_SHARDS if rows >= WHOLE_ROWS else STREAM_SHARDS[:2]:
+        (place := folder / str(count)).mkdir()
+        with (
+            RedisServer(place / "redis") as server,
+            database(place, store) as new,
+            beat(server.url, new.url, count) as tree,
+        ):
+            client, queues = server.client(), [wheel_queue_name("wheel", shard) for shard in range(count)]
+            letters = letters_of(server.url, client)
+            for rate in (count * 2, *STREAM_PER_S):  # the first one waits for the start of all shards
+                stream, before_s = Stream(letters, rate, seconds), tree.cpu_s
+                with Arrivals(client, QUEUES, stream.etas_ms) as arrivals:
+                    stream.send(client, *queues)
+                    arrivals.wait(stream.count, LONGEST_S)
+                stream.ended(arrivals.pairs, tree.cpu_s - before_s)
+                if rate not in STREAM_PER_S:
+                    continue
+                first, name = one.setdefault(rate, stream.cpu_us), f"{rate:,}/s over {count}, {store}"
+                limit = TAX * first if count > 1 else None
+                yield Figure(
+                    "shards", f"{name}, CPU", stream.cpu_us, "µs/message", "1 shard", first, limit, less_is_better=True
+                )
+                for percent in (50, 99):
+                    yield Figure(
+                        "shards", f"… lateness, {percent} of 100", stream.late_ms(percent), "ms", less_is_better=True
+                    )
 
 
 def processes(folder: Path, rows: int, store: str) -> Iterator[Figure]:

@@ -162,13 +162,18 @@ class Stream:
         self._messages = list(letters.write(etas_ms, self._start_ms))
         self.etas_ms = dict(zip(map(task_id_of, self._messages), etas_ms, strict=True))
 
-    def send(self, client: redis.Redis, queue: str) -> None:
+    def send(self, client: redis.Redis, *queues: str) -> None:
+        """Send all messages at their instants, to the queues by turns."""
         sent = 0
         while sent < self.count:
             now_ms = time.time() * 1_000
             due = min(self.count, max(0, int((now_ms - self._start_ms) * self.offered_per_s / 1_000)))
             if due > sent:
-                client.lpush(queue, *self._messages[sent:due])
+                pipeline = client.pipeline(transaction=False)
+                for n, queue in enumerate(queues):
+                    if own := self._messages[sent:due][n :: len(queues)]:
+                        pipeline.lpush(queue, *own)
+                pipeline.execute()
                 sent = due
             time.sleep(0.01)
         self._messages.clear()
