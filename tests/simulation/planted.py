@@ -16,7 +16,7 @@ from celery_wheel.engine.adoption import Adoption
 from celery_wheel.engine.delivery import FencedDelivery
 from celery_wheel.engine.due_clock import DueClock
 from celery_wheel.engine.intake import admission
-from celery_wheel.engine.port import BrokerOffset, Confirmed, FencingBroker
+from celery_wheel.engine.port import BrokerOffset, FencingBroker
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import InFlight, Lane
 from celery_wheel.engine.state.shard import ShardState
@@ -206,9 +206,9 @@ def offset_before_the_publish() -> Iterator[type[World]]:
     """The chunk counts as published, and is settled, before the broker has answered."""
     publish, confirm = FencedDelivery.publish, Lane.confirm
 
-    def hasty(self: FencedDelivery, state: ShardState, lane: Lane, flight: InFlight, now_ms: int) -> Confirmed:
+    def hasty(self: FencedDelivery, state: ShardState, lane: Lane, flight: InFlight, now_ms: int, ask: Any) -> Any:
         lane.confirm(flight, now_ms)
-        return publish(self, state, lane, flight, now_ms)
+        return publish(self, state, lane, flight, now_ms, ask)
 
     def confirmed(self: Lane, flight: InFlight, now_ms: int, refused: Collection[int] = ()) -> None:
         if self.in_flight is not None:
@@ -262,10 +262,10 @@ otherwise("rows_of_a_later_epoch_in_memory", prefetch, "_read_slice", 0, _unfenc
 
 
 @replaces(UnitOfWork, "_write", seed=80)
-def memory_kept_after_a_commit_without_an_answer(right: Any, self: UnitOfWork, ctx: Context) -> None:
+def memory_kept_after_a_commit_without_an_answer(right: Any, self: UnitOfWork, ctx: Context) -> Steps:
     """A commit has no answer, and the holder goes on as if the change were not in the store."""
     try:
-        right(self, ctx)
+        yield from right(self, ctx)
     except CommitInDoubt as error:
         raise RequestWithdrawn from error
 

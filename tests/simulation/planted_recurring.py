@@ -11,7 +11,7 @@ from celery_wheel.engine.recurring import change, materialise, overlap, runs
 from celery_wheel.engine.recurring.change import _Alteration
 from celery_wheel.engine.recurring.materialise import Occurrences
 from celery_wheel.engine.recurring.overlap import Occupied, Starts
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
@@ -27,10 +27,10 @@ from tests.simulation.world import World
 
 
 def _in_two_commits(steps_first: bool) -> tuple[Any, str, Any]:
-    def careless(self: UnitOfWork, ctx: Context) -> None:
+    def careless(self: UnitOfWork, ctx: Context) -> Steps:
         change = self.change
         if not change.schedule_steps:
-            write(self, ctx)
+            yield from write(self, ctx)
             return
         runs, change.runs = change.runs, []
         own = Change(schedule_steps=change.schedule_steps, skips=change.skips)
@@ -42,7 +42,7 @@ def _in_two_commits(steps_first: bool) -> tuple[Any, str, Any]:
         try:
             if steps_first:
                 ctx.store.apply(self.state.shard, self.state.epoch, own)
-            write(self, ctx)
+            yield from write(self, ctx)
             if not steps_first:
                 ctx.store.apply(self.state.shard, self.state.epoch, own)
         except StoreError as error:
