@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import OperationalError
 
-from celery_wheel.errors import Fenced, RequestWithdrawn, StoreError, StoreRolledBack, WheelError
+from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError, StoreRolledBack, WheelError
 from celery_wheel.store.model import Change, LaneState, Position, ShardChange, TallyKey
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.store import SqlStore
@@ -123,7 +123,7 @@ def test_a_commit_without_an_answer_leaves_all_in_doubt(
     monkeypatch.setattr(sql_store.database, "writing", silent)
     answers = sql_store.apply_all([accepting(one, NOW) for one in sql_holders])
     monkeypatch.undo()
-    assert failures(answers) == [StoreError] * SHARDS
+    assert failures(answers) == [CommitInDoubt] * SHARDS
     assert counts(sql_store) == [2, 1], "nothing was written a second time"
 
 

@@ -23,7 +23,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from tests.kit.manual import code, page
 from tests.kit.patience import patience, wait_until
 from tests.kit.servers import free_port
-from tests.kit.servers.rabbit import RabbitServer
+from tests.kit.servers.rabbit import ON_RABBITMQ, RabbitServer
 from tests.kit.servers.redis import RedisServer
 from tests.kit.stack import Stack
 
@@ -312,7 +312,7 @@ def check_revoked(*results: Any) -> None:
             result.get(timeout=patience())
 
 
-@pytest.mark.parametrize("broker", ["stack", "rabbit_stack"])
+@pytest.mark.parametrize("broker", ["stack", pytest.param("rabbit_stack", marks=ON_RABBITMQ)])
 def test_a_revoked_task_is_not_dispatched_and_its_result_says_so(request: pytest.FixtureRequest, broker: str) -> None:
     """No worker runs: the scheduler does all of it."""
     stack: NodeStack = request.getfixturevalue(broker)
