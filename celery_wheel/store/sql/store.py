@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
@@ -40,10 +40,27 @@ TRIES = 3
 PATIENCE_S = 4.0
 
 
+#: New and moved rows of a shared transaction, or those of one shard. No lease of its shards is renewed until it ends,
+#: and 50,000 rows take longer than a lease: after a stop of the schedulers, all shards together have as many.
+SHARED_ROWS = 5_000
+
 _NOT_TRIED = (
     "the change of shard {} was not tried, since those of others waited too long; nothing was written; the shard is "
     "adopted anew"
 )
+
+
+def _bounded(wanted: Sequence[ShardChange]) -> Iterator[list[ShardChange]]:
+    """Split changes into those of one transaction each, of SHARED_ROWS or of one shard."""
+    some, weight = list[ShardChange](), 0
+    for one in wanted:
+        rows = one.change.accepted + len(one.change.moves)
+        if some and weight + rows > SHARED_ROWS:
+            yield some
+            some, weight = [], 0
+        some.append(one)
+        weight += rows
+    yield some
 
 
 class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk):
@@ -80,7 +97,9 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
 
     def apply_all(self, wanted: Sequence[ShardChange]) -> list[WheelError | None]:
         shared = [one for one in wanted if one.change.may_share]
-        answers = self._apply_shared(shared) if len(shared) > 1 else {}
+        answers = dict[int, WheelError | None]()
+        for some in _bounded(shared):
+            answers |= self._apply_shared(some) if len(some) > 1 else {}
         # A shard whose row is locked comes last: the others wait for all answers.
         waited_s = 0.0
         for hurried in (True, False):

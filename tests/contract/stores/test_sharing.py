@@ -19,6 +19,7 @@ from celery_wheel.errors import (
 )
 from celery_wheel.store.model import Change, LaneState, Position, ShardChange, TallyKey
 from celery_wheel.store.ports import Store
+from celery_wheel.store.sql import changes
 from celery_wheel.store.sql import store as store_module
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import EVERYTHING, NOW, Holder, hour_of, ids, place
@@ -84,6 +85,29 @@ def test_the_changes_are_one_transaction(sql_store: SqlStore, sql_holders: list[
     finally:
         event.remove(engine, "before_cursor_execute", noted)
     assert statements.count("COMMIT") == 1
+
+
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [2]), (2, [1, 1])])
+def test_a_transaction_has_a_bounded_number_of_rows(
+    sql_store: SqlStore,
+    sql_holders: list[Holder],
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    sizes: list[int],
+) -> None:
+    """No lease of its shards is renewed until it ends."""
+    found, write = list[int](), changes.write
+
+    def noted(connection: Any, statements: Any, catalogue: Any, wanted: Any) -> Any:
+        found.append(len(wanted))
+        return write(connection, statements, catalogue, wanted)
+
+    monkeypatch.setattr(changes, "write", noted)
+    monkeypatch.setattr(store_module, "SHARED_ROWS", 3)
+    wanted = [accepting(one, *range(NOW, NOW + rows)) for one in sql_holders]
+    assert failures(sql_store.apply_all(wanted)) == [None] * SHARDS
+    assert found == sizes
+    assert counts(sql_store) == [rows] * SHARDS
 
 
 def test_a_shard_with_another_holder_is_fenced_alone(store: Store, holders: list[Holder]) -> None:
