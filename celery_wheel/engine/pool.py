@@ -57,6 +57,11 @@ class Wait(NamedTuple):
     most_s: float = math.inf
 
 
+def longest_s(wait: Wait) -> float:
+    """Return the seconds of a wait that nothing ends earlier."""
+    return min(max(wait), max(wait.least_s, IDLE_S))
+
+
 class Stuck(NamedTuple):
     """A job that makes no progress."""
 
@@ -197,7 +202,7 @@ class Pool:
         job.step()
         self._ended.notify_all()
         job.not_before_s = now_s + wait.least_s
-        wait_s = wait.least_s if job.is_woken else min(max(wait), max(wait.least_s, IDLE_S))
+        wait_s = wait.least_s if job.is_woken else longest_s(wait)
         job.is_woken = False
         at_s, on_grid = now_s + wait_s, GRID_S <= wait_s < math.inf
         if on_grid:
@@ -263,7 +268,7 @@ class Pool:
                 finally:
                     self._threads -= 1
         except BaseException as error:  # SystemExit too, by which Python ends a thread silently
-            self._fail(job.name, error)
+            self.fail(job.name, error)
 
     def _serve(self) -> None:
         goes_on = False
@@ -293,7 +298,8 @@ class Pool:
             self._lock.acquire()
             self._reschedule(job, wait)
 
-    def _fail(self, name: str, error: BaseException) -> None:
+    def fail(self, name: str, error: BaseException) -> None:
+        """Keep the error of a job that died, and begin no job any more."""
         extra = {"action": "job_died", "job": name}
         logger.error(
             "the job %s died; no job begins any more, and the scheduler ends", name, exc_info=error, extra=extra

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from celery_wheel.engine.pool import GRID_S, Job, Pool, Wait
+from celery_wheel.engine.pool import GRID_S, Job, Pool, Wait, longest_s
 from celery_wheel.engine.round import Round, RoundSteps, SharedCall
 
 
@@ -79,7 +79,10 @@ class SharedRounds:
         if not self.job.join(until_s):
             return False
         while self._running() and self._pool.now_s() < until_s:
-            self._advance(self._running())
+            try:
+                self._advance(self._running())
+            except Exception as error:  # of one round, which is over: the others end, and their shards are given up
+                self._pool.fail(self.job.name, error)
         return not self._running()
 
     def _running(self) -> list[ShardPart]:
@@ -127,8 +130,8 @@ class SharedRounds:
 
     def _end(self, one: ShardPart, now_s: float) -> None:
         one.steps, wait = None, one.end(one.result, one.took_s)
-        one.not_before_s, one.at_s = now_s + wait.least_s, now_s + max(wait)
-        if GRID_S <= one.at_s - now_s < math.inf:
+        one.not_before_s, one.at_s = now_s + wait.least_s, now_s + longest_s(wait)
+        if one.at_s - now_s >= GRID_S:
             one.at_s = self._pool.on_grid(one.at_s)
         if one.result is not Round.FAILED:
             self._not_before_s = max(self._not_before_s, one.not_before_s)

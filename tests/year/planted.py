@@ -187,7 +187,7 @@ def job_that_dies_silently() -> Iterator[Part]:
                 raise LookupError("simulated")
             yield step
 
-    with mock.patch.object(Engine, "ingest", fragile), mock.patch.object(Pool, "_fail"):
+    with mock.patch.object(Engine, "ingest", fragile), mock.patch.object(Pool, "fail"):
         yield {**SHORT, "also": [(3.6, 30, "broker", "refused")]}
 
 

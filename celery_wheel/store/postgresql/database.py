@@ -105,6 +105,10 @@ class PostgresqlPolls:
 #: Six jobs of an engine use the store; the other connections are for several shards, and are closed after use.
 CONNECTIONS, MORE_CONNECTIONS = 6, 26
 
+#: A hurried transaction waits so long for a lock, or a quarter of a lease: it may have locked the rows of other shards,
+#: whose leases are not renewed until it ends.
+HURRIED_MS = 500
+
 #: The advisory lock of the process that makes tables: "wheel" as a number.
 MAKING_LOCK = 0x776865656C
 
@@ -119,6 +123,7 @@ class PostgresqlDatabase:
         self.statements = statements()
         self._commits = {None: durability == "disk", True: True, False: False}
         self._stopped = StoppedHolders(self.name, lease_ms)
+        self._hurried = f"; SET LOCAL lock_timeout = {min(lease_ms // 4, HURRIED_MS)}"
         self._engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             isolation_level="AUTOCOMMIT",
@@ -178,10 +183,11 @@ class PostgresqlDatabase:
             return self._polls.number(query.sql, query.places(values))
 
     @contextmanager
-    def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
+    def writing(self, *, durable: bool | None = None, hurried: bool = False) -> Iterator[Connection]:
+        begin = ("BEGIN" if self._commits[durable] else _BEGIN_LAZY) + (self._hurried if hurried else "")
         with self._connected(reading=False) as connection:
             try:
-                connection.exec_driver_sql("BEGIN" if self._commits[durable] else _BEGIN_LAZY)
+                connection.exec_driver_sql(begin)
                 yield connection
                 with self._errors(Sent.COMMIT):
                     connection.exec_driver_sql("COMMIT")

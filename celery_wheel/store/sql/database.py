@@ -31,12 +31,13 @@ class Database(Protocol):
         For blocks of a few hundredths of a second: the database keeps replaced rows until the block ends.
         """
 
-    def writing(self, *, durable: bool | None = None) -> AbstractContextManager[Connection]:
+    def writing(self, *, durable: bool | None = None, hurried: bool = False) -> AbstractContextManager[Connection]:
         """Yield a connection in a transaction: committed at the end of the block, rolled back by an exception.
 
         Args:
             durable: True where a power failure must not lose the transaction; False where it may, though the death of
                 a process may not; None for the store's durability.
+            hurried: it waits no longer than half a second, and a quarter of a lease, for a lock.
 
         Raises StoreError for every error of the database, in every kind of block.
         """

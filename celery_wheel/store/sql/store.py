@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
 
-from celery_wheel.errors import CommitInDoubt, NothingWritten, StoreError, WheelError
+from celery_wheel.errors import NothingWritten, StoreError, WheelError
 from celery_wheel.store.model import SCHEMA_VERSION, Change, ShardChange
 from celery_wheel.store.sql import changes, history
 from celery_wheel.store.sql.browse import Browse
@@ -35,6 +36,36 @@ from celery_wheel.values.keyring import EncryptionKeys
 #: again what certainly was not written costs less than an adoption; the fence tells whether the shard is still held.
 TRIES = 3
 
+#: Nothing is tried again after so many seconds of waiting: a call must end before its job counts as stuck.
+PATIENCE_S = 4.0
+
+
+#: New and moved rows of a shared transaction, or those of one shard. No lease of its shards is renewed until it ends,
+#: and 50,000 rows take longer than a lease: after a stop of the schedulers, all shards together have as many.
+SHARED_ROWS = 5_000
+
+_NOT_TRIED = (
+    "the change of shard {} was not tried, since those of others waited too long; nothing was written; the shard is "
+    "adopted anew"
+)
+
+
+def _bounded(wanted: Sequence[ShardChange]) -> Iterator[list[ShardChange]]:
+    """Split changes into those of one transaction each, of SHARED_ROWS or of one shard."""
+    some, weight = list[ShardChange](), 0
+    for one in wanted:
+        rows = one.change.accepted + len(one.change.moves)
+        if some and weight + rows > SHARED_ROWS:
+            yield some
+            some, weight = [], 0
+        some.append(one)
+        weight += rows
+    yield some
+
+
+class CommitFailed(StoreError):
+    """The commit itself failed: the changes of its transaction may be written or not."""
+
 
 class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk):
     """Implements ``celery_wheel.store.ports.FullStore``."""
@@ -59,52 +90,71 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
         return self._database.is_replaced()
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
-        one = ShardChange(shard, epoch, change)
-        packed = self._catalogue.dictionaries.pack(changes.plain(change))
-        for error in self._write([(one, packed)]).values():
+        self._apply(ShardChange(shard, epoch, change))
+
+    def _apply(self, one: ShardChange, *, hurried: bool = False) -> None:
+        packed = self._catalogue.dictionaries.pack(changes.plain(one.change))
+        for error in self._write([(one, packed)], hurried=hurried).values():
             raise error
-        if change.passed_on:
+        if one.change.passed_on:
             self._database.ring()
 
     def apply_all(self, wanted: Sequence[ShardChange]) -> list[WheelError | None]:
         shared = [one for one in wanted if one.change.may_share]
-        answers = self._apply_shared(shared) if len(shared) > 1 else {}
-        return [answers[one.shard] if one.shard in answers else self._tried(one) for one in wanted]
+        answers = dict[int, WheelError | None]()
+        for some in _bounded(shared):
+            answers |= self._apply_shared(some) if len(some) > 1 else {}
+        # A shard whose row is locked comes last: the others wait for all answers.
+        waited_s = 0.0
+        for hurried in (True, False):
+            for one in wanted:
+                tried = answers.get(one.shard)
+                if one.shard not in answers or isinstance(tried, NothingWritten):
+                    if waited_s >= PATIENCE_S:  # the server is silent, or a whole table is locked
+                        answers[one.shard] = tried or NothingWritten(_NOT_TRIED.format(one.shard))
+                        continue
+                    began_s = time.monotonic()
+                    answers[one.shard] = answer = self._tried(one, hurried=hurried)
+                    waited_s += self._may_pass(answer) * (time.monotonic() - began_s)
+        return [answers[one.shard] for one in wanted]
 
-    def _tried(self, one: ShardChange) -> WheelError | None:
+    def _tried(self, one: ShardChange, *, hurried: bool) -> WheelError | None:
         try:
-            self.apply(*one)
+            self._apply(one, hurried=hurried)
         except WheelError as error:
             return error
         return None
+
+    def _may_pass(self, error: WheelError | None) -> bool:
+        """Whether a call has waited for a server, or for a lock, in vain."""
+        cause = None if error is None else error.__cause__
+        return isinstance(cause, Exception) and self._database.may_pass(cause)
 
     def _apply_shared(self, wanted: Sequence[ShardChange]) -> dict[int, WheelError | None]:
         """Apply changes in one transaction; returns their errors by shard, none of those to be applied one by one."""
         try:
             pack = self._catalogue.dictionaries.pack
-            fenced = self._write([(one, pack(changes.plain(one.change))) for one in wanted])
+            fenced = self._write([(one, pack(changes.plain(one.change))) for one in wanted], hurried=True)
         except NothingWritten:
             return {}  # a row of one of the shards is locked
         except StoreError as error:
             # Each by itself would wait for a silent server as long as all; a mistake is only one shard's.
-            cause = error.__cause__
-            silent = isinstance(cause, Exception) and self._database.may_pass(cause)
-            return (
-                dict.fromkeys([one.shard for one in wanted], error)
-                if silent or isinstance(error, CommitInDoubt)
-                else {}
-            )
+            if self._may_pass(error) or isinstance(error, CommitFailed):
+                return dict.fromkeys([one.shard for one in wanted], error)
+            return {}
         return {one.shard: fenced.get(one.shard) for one in wanted}
 
-    def _write(self, wanted: Sequence[tuple[ShardChange, Packed]]) -> dict[int, WheelError]:
+    def _write(self, wanted: Sequence[tuple[ShardChange, Packed]], *, hurried: bool) -> dict[int, WheelError]:
         """Write changes in one transaction, again if it certainly was rolled back; returns the errors of fenced shards.
 
-        Raises CommitInDoubt for an error of the commit itself.
+        ``hurried``: it waits for no lock for long, and is not written again: the rows of other shards are locked, or
+        their changes wait. Raises CommitFailed for an error of the commit itself.
         """
-        for tries_left in reversed(range(TRIES)):
+        began_s = time.monotonic()
+        for tries_left in reversed(range(1 if hurried else TRIES)):
             is_complete = False
             try:
-                with self._database.writing() as connection:
+                with self._database.writing(hurried=hurried) as connection:
                     fenced = changes.write(connection, self._statements, self._catalogue, wanted)
                     for (shard, _, change), _ in wanted:
                         if shard not in fenced:
@@ -112,13 +162,12 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
                             write_bulk(connection, self._statements, shard, change)
                     is_complete = True
                 break
-            except NothingWritten:
-                if not tries_left:
-                    raise
             except StoreError as error:
-                if is_complete:
-                    raise CommitInDoubt(str(error)) from error
-                raise
+                if is_complete:  # also where the session ended after its commit
+                    raise CommitFailed(str(error)) from error.__cause__
+                waits = time.monotonic() - began_s < PATIENCE_S
+                if not (isinstance(error, NothingWritten) and tries_left and waits):
+                    raise
         return fenced
 
     def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:

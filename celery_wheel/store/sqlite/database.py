@@ -179,7 +179,7 @@ class SqliteDatabase:
             yield
 
     @contextmanager
-    def writing(self, *, durable: bool | None = None) -> Iterator[Connection]:
+    def writing(self, *, durable: bool | None = None, hurried: bool = False) -> Iterator[Connection]:
         self._check_usable()  # before the lock: at a fork a thread of the parent may have held it
         with self._alone():
             self._check_usable()

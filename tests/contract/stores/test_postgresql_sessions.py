@@ -6,6 +6,7 @@ A PostgreSQL that lets nobody in is told apart from one that is out of reach, an
 import gc
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import import_module
@@ -16,9 +17,10 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from celery_wheel.engine.pool import HANGS_S
 from celery_wheel.errors import NothingWritten, StoreError, StoreUnusable
 from celery_wheel.store import open_store
-from celery_wheel.store.model import SHARD_BITS
+from celery_wheel.store.model import SHARD_BITS, Change, ShardChange
 from celery_wheel.store.place import read_url
 from celery_wheel.store.postgresql.errors import Sent, describe
 from celery_wheel.store.postgresql.sessions import connect_args, settings
@@ -114,6 +116,35 @@ def test_a_row_that_is_locked_for_longer_than_a_lease_does_not_cost_the_shard(
             holder.accept(NOW)
         assert len(tries) == min(free_at, TRIES)
         assert len(holder.slice()) == (free_at <= TRIES)
+
+
+def test_a_locked_row_costs_the_other_shards_of_a_process_no_lease(
+    postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared transaction that waited for it would keep the rows of the other shards locked, unrenewed."""
+    database, write, waits = name_of(url), changes.write, list[tuple[int, float]]()
+    with closing(open_store(url, shards=3, lease_ms=4_000)) as store, psycopg.connect(postgres.url(database)) as other:
+        holders = [Holder(store, shard) for shard in range(3)]
+        holders[0].accept(NOW)
+        other.execute("SELECT FROM wheel_shard WHERE shard = 1 FOR UPDATE")
+
+        def timed(connection: Any, statements: Any, catalogue: Any, wanted: Any) -> Any:
+            began_s = time.monotonic()
+            try:
+                return write(connection, statements, catalogue, wanted)
+            finally:
+                waits.append((len(wanted), time.monotonic() - began_s))
+
+        monkeypatch.setattr(changes, "write", timed)
+        wanted = [
+            ShardChange(one.shard, one.epoch, Change(rows=[one.row(NOW)], seq=one.highest_seq)) for one in holders
+        ]
+        answers = store.apply_all(wanted)
+        assert [type(one) for one in answers] == [type(None), NothingWritten, type(None)]
+        assert [len(one.slice()) for one in holders] == [2, 0, 1]
+        assert max(took_s for count, took_s in waits if count > 1) < 2.0
+        assert [count for count, _ in waits] == [3, 1, 1, 1, 1], "the locked one comes last, and once"
+        assert sum(took_s for _, took_s in waits) < HANGS_S
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

@@ -8,10 +8,19 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import OperationalError
 
-from celery_wheel.errors import CommitInDoubt, Fenced, RequestWithdrawn, StoreError, StoreRolledBack, WheelError
+from celery_wheel.errors import (
+    Fenced,
+    NothingWritten,
+    RequestWithdrawn,
+    StoreError,
+    StoreRolledBack,
+    WheelError,
+)
 from celery_wheel.store.model import Change, LaneState, Position, ShardChange, TallyKey
 from celery_wheel.store.ports import Store
-from celery_wheel.store.sql.store import SqlStore
+from celery_wheel.store.sql import changes
+from celery_wheel.store.sql import store as store_module
+from celery_wheel.store.sql.store import CommitFailed, SqlStore
 from tests.kit.holder import EVERYTHING, NOW, Holder, hour_of, ids, place
 
 SHARDS = 2
@@ -77,6 +86,29 @@ def test_the_changes_are_one_transaction(sql_store: SqlStore, sql_holders: list[
     assert statements.count("COMMIT") == 1
 
 
+@pytest.mark.parametrize(("rows", "sizes"), [(1, [2]), (2, [1, 1])])
+def test_a_transaction_has_a_bounded_number_of_rows(
+    sql_store: SqlStore,
+    sql_holders: list[Holder],
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    sizes: list[int],
+) -> None:
+    """No lease of its shards is renewed until it ends."""
+    found, write = list[int](), changes.write
+
+    def noted(connection: Any, statements: Any, catalogue: Any, wanted: Any) -> Any:
+        found.append(len(wanted))
+        return write(connection, statements, catalogue, wanted)
+
+    monkeypatch.setattr(changes, "write", noted)
+    monkeypatch.setattr(store_module, "SHARED_ROWS", 3)
+    wanted = [accepting(one, *range(NOW, NOW + rows)) for one in sql_holders]
+    assert failures(sql_store.apply_all(wanted)) == [None] * SHARDS
+    assert found == sizes
+    assert counts(sql_store) == [rows] * SHARDS
+
+
 def test_a_shard_with_another_holder_is_fenced_alone(store: Store, holders: list[Holder]) -> None:
     wanted = [accepting(one, NOW) for one in holders]
     former = holders[1].acquire() - 1
@@ -123,7 +155,7 @@ def test_a_commit_without_an_answer_leaves_all_in_doubt(
     monkeypatch.setattr(sql_store.database, "writing", silent)
     answers = sql_store.apply_all([accepting(one, NOW) for one in sql_holders])
     monkeypatch.undo()
-    assert failures(answers) == [CommitInDoubt] * SHARDS
+    assert failures(answers) == [CommitFailed] * SHARDS
     assert counts(sql_store) == [2, 1], "nothing was written a second time"
 
 
@@ -144,3 +176,44 @@ def test_a_store_that_is_silent_is_not_asked_once_more_for_each_shard(
     answers = sql_store.apply_all([accepting(one, NOW) for one in sql_holders])
     assert failures(answers) == [StoreError] * SHARDS
     assert len(asked) == 1
+
+
+def test_a_store_that_falls_silent_is_asked_for_a_few_seconds_only(
+    sql_store: SqlStore, sql_holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of the shared transaction, which was certainly rolled back."""
+    sql_holders[0].accept(NOW)
+    asked: list[int] = []
+
+    @contextmanager
+    def silent(**_: Any) -> Iterator[Connection]:
+        kind = StoreError if asked else NothingWritten
+        asked.append(1)
+        raise kind("simulated") from OperationalError("BEGIN", None, ConnectionError("gone"))
+        yield
+
+    monkeypatch.setattr(sql_store.database, "writing", silent)
+    monkeypatch.setattr(sql_store.database, "may_pass", lambda _: True)
+    monkeypatch.setattr(store_module, "PATIENCE_S", 0.0)
+    answers = sql_store.apply_all([accepting(one, NOW) for one in sql_holders])
+    assert failures(answers) == [NothingWritten] * SHARDS
+    assert len(asked) == 1
+
+
+def test_a_commit_whose_session_ended_behind_it_is_not_made_again(
+    sql_store: SqlStore, sql_holders: list[Holder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sql_holders[0].accept(NOW)
+    writing = sql_store.database.writing
+
+    @contextmanager
+    def ending(**_: Any) -> Iterator[Connection]:
+        with writing() as connection:
+            yield connection
+        raise NothingWritten("simulated, of the session's end after the commit")
+
+    monkeypatch.setattr(sql_store.database, "writing", ending)
+    with pytest.raises(CommitFailed):
+        sql_store.apply(*accepting(sql_holders[0], NOW))
+    monkeypatch.undo()
+    assert counts(sql_store) == [2, 0]

@@ -1,12 +1,11 @@
 """Shared rounds: the shards of a process begin together, make their calls as one, and fail alone."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from celery_wheel.engine.pool import Job, Pool, Wait
+from celery_wheel.engine.pool import IDLE_S, Job, Pool, Wait
 from celery_wheel.engine.round import Round, RoundSteps, SharedCall
 from celery_wheel.engine.shared import ShardPart, SharedRounds
 from celery_wheel.errors import StoreError
@@ -107,7 +106,7 @@ def part_of(shards: Shards, number: int) -> ShardPart:
 
 def test_rounds_that_begin_together_make_one_call(shards: Shards) -> None:
     shards.wake(0, 2)
-    assert shards.run() == Wait(0.0, math.inf)
+    assert shards.run() == Wait(0.0, IDLE_S)
     assert shards.table.calls == [[0, 2]]
     assert shards.answers == ["answer 0", "answer 2"]
     assert shards.ended == [(0, Round.BUSY), (2, Round.BUSY)]
@@ -210,3 +209,30 @@ def test_a_stop_does_not_wait_for_longer_than_it_may(shards: Shards) -> None:
     shards.wake(1)
     shards.job.run()
     assert not part_of(shards, 1).join(shards.pool.time_s)
+
+
+def test_a_lost_wake_delays_a_shard_by_at_most_a_minute(shards: Shards) -> None:
+    shards.wake(0)
+    shards.run()
+    shards.pool.time_s += IDLE_S
+    shards.run()
+    assert shards.ended == [(0, Round.BUSY)] * 2
+
+
+def test_a_stop_after_a_defect_lets_all_rounds_end(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else no shard would be given up."""
+    shards.calls[2] = 2
+
+    def defective(_: Sequence[tuple[int]]) -> list[Any]:
+        raise TypeError("a defect")
+
+    shards.wake(0, 1, 2)
+    monkeypatch.setattr(shards.table, "several", defective)
+    shards.job.run()
+    with pytest.raises(TypeError):
+        shards.job.run()
+    for part in shards.parts:
+        part.cancel()
+    assert part_of(shards, 0).join(shards.pool.time_s + 1)
+    assert sorted(shard for shard, _ in shards.ended) == [0, 1, 2]
+    assert shards.pool.failure is not None
