@@ -255,7 +255,7 @@ class RedisBroker:
         """Make the calls by pipelines: each edge prepares its own, and this one sends them."""
         found = list[Any]()
         for some in _bounded(calls):
-            with redis_errors(self._server, f"calls of {len(some)} shards"):
+            with redis_errors(self._server, f"reading and publishing for {len(some)} shards"):
                 operations = [edge._operations[name](*arguments) for edge, name, *arguments in some]
                 found += connect.ask_all(self._client, operations)
         return found

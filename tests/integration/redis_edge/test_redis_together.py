@@ -93,7 +93,7 @@ def test_a_server_that_is_gone_fails_the_whole_call(own_server: RedisServer, con
     one, other = adopted(connect(own_server)), connect(own_server)
     other.adopt(OTHER, EPOCH)
     own_server.kill()
-    with pytest.raises(BrokerError, match="calls of 2 shards"):
+    with pytest.raises(BrokerError, match="publishing for 2 shards"):
         one.together([publishing(one, SHARD, 1), publishing(other, OTHER, 2)])
 
 
