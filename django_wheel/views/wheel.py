@@ -101,7 +101,7 @@ class LiveParts:
     def get(self, wheel: Wheel, overview: Overview, view: Viewpoint, seen: Seen | None) -> dict[str, SafeString]:
         if self._of is not overview:
             self._of, self._parts, self._problems = overview, {}, {}
-            self._years = {view: one for view, one in self._years.items() if overview.read_ms - one[0] < YEAR_MS}
+            self._years = {view: one for view, one in self._years.items() if 0 <= overview.read_ms - one[0] < YEAR_MS}
         if view not in self._parts:
             year, screen = self._years.get(view), Screen(wheel, overview, view)
             parts = {name: _part(name, content) for name, content in screen.parts(with_year=year is None)}
