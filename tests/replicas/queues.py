@@ -76,8 +76,8 @@ def overflow(stack: Stack, policy: str) -> tuple[int, int]:
         stack.wait_for_holder(beat)
         for n in range(TASKS):
             stack.app.send_task("note", (n,), countdown=1.0, queue=queue)
-        refusing = policy == "reject-publish"
-        wait_until(lambda: stack.pending() == [TASKS - LENGTH if refusing else 0], "the queue is full")
+        left, wheel = LENGTH if policy == "reject-publish" else TASKS, stack.app.wheel
+        wait_until(lambda: len(wheel.history(limit=TASKS).items) == left, "so many have left the store")
         wait_until(lambda: ready(bound) == LENGTH, "the queue is full")
         [waiting], taken = stack.pending(), list[Any]()
 
