@@ -161,7 +161,8 @@ class Adoption:
         Where the broker keeps no offsets, all rows that are due are in doubt now: the store does not know which of them
         were dispatched in the commits that it lost.
         """
-        known = max(self._known, 0 if broker is None else broker.accepted(self.shard))
+        # The broker's number goes before this process's own: another holder may have found and told the loss meanwhile.
+        known = (0 if broker is None else broker.accepted(self.shard)) or self._known
         if known <= found.accepted:
             return
         self.store_lost = known - found.accepted
