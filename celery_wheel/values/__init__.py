@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 __version__ = "0.1.0"
@@ -43,3 +43,17 @@ class ItemPage(Generic[T]):
 def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield the items in their order, at most ``size`` at a time."""
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def weighed_parts(items: Iterable[T], weight: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """Yield the items in their order, as many at a time as weigh ``most`` at most; a heavier one by itself."""
+    some, sum_ = list[T](), 0
+    for one in items:
+        own = weight(one)
+        if some and sum_ + own > most:
+            yield some
+            some, sum_ = [], 0
+        some.append(one)
+        sum_ += own
+    if some:
+        yield some

@@ -16,7 +16,7 @@ import hashlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from operator import methodcaller
@@ -38,6 +38,7 @@ from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
+from celery_wheel.values import weighed_parts
 from celery_wheel.values.format import format_duration
 from celery_wheel.values.log import get_logger
 
@@ -108,17 +109,8 @@ def proof_of(found: Sequence[bytes]) -> Proof:
     return Proof(len(found), hashlib.sha1(b"".join(marks), usedforsecurity=False).hexdigest(), tail)
 
 
-def _bounded(calls: Sequence[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Split calls so that the messages to publish are no more than PIPELINE_BYTES, or one chunk."""
-    some, weight = list[tuple[Any, ...]](), 0
-    for call in calls:
-        size = sum(row.size for one in call if isinstance(one, Chunk) for row in one.rows)
-        if some and weight + size > PIPELINE_BYTES:
-            yield some
-            some, weight = [], 0
-        some.append(call)
-        weight += size
-    yield some
+def _bytes_to_publish(call: tuple[Any, ...]) -> int:
+    return sum(row.size for one in call if isinstance(one, Chunk) for row in one.rows)
 
 
 class Copy(NamedTuple):
@@ -254,7 +246,7 @@ class RedisBroker:
     def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Make the calls by pipelines: each edge prepares its own, and this one sends them."""
         found = list[Any]()
-        for some in _bounded(calls):
+        for some in weighed_parts(calls, _bytes_to_publish, PIPELINE_BYTES):
             with redis_errors(self._server, f"reading and publishing for {len(some)} shards"):
                 operations = [edge._operations[name](*arguments) for edge, name, *arguments in some]
                 found += connect.ask_all(self._client, operations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from uuid import UUID, uuid5
 
 from sqlalchemy import Connection
@@ -30,6 +30,7 @@ from celery_wheel.store.sql.repacking import Repacking
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.upkeep import store_row, update_store
 from celery_wheel.store.store_model import ForgetPlace, Retention, StoreIdentity
+from celery_wheel.values import weighed_parts
 from celery_wheel.values.keyring import EncryptionKeys
 
 #: A process or a server that gets little processor time keeps a row locked for longer than ``lock_timeout``. To write
@@ -50,17 +51,8 @@ _NOT_TRIED = (
 )
 
 
-def _bounded(wanted: Sequence[ShardChange]) -> Iterator[list[ShardChange]]:
-    """Split changes into those of one transaction each, of SHARED_ROWS or of one shard."""
-    some, weight = list[ShardChange](), 0
-    for one in wanted:
-        rows = one.change.accepted + len(one.change.moves)
-        if some and weight + rows > SHARED_ROWS:
-            yield some
-            some, weight = [], 0
-        some.append(one)
-        weight += rows
-    yield some
+def _rows_of(one: ShardChange) -> int:
+    return one.change.accepted + len(one.change.moves)
 
 
 class CommitFailed(StoreError):
@@ -102,7 +94,7 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
     def apply_all(self, wanted: Sequence[ShardChange]) -> list[WheelError | None]:
         shared = [one for one in wanted if one.change.may_share]
         answers = dict[int, WheelError | None]()
-        for some in _bounded(shared):
+        for some in weighed_parts(shared, _rows_of, SHARED_ROWS):
             answers |= self._apply_shared(some) if len(some) > 1 else {}
         # A shard whose row is locked comes last: the others wait for all answers.
         waited_s = 0.0

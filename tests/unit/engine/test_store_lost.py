@@ -75,6 +75,21 @@ def test_another_process_knows_it_from_redis_alone(
     assert (len(told(caplog)), rig.engine.stats.store_lost) == (lines, 2 * lines)
 
 
+def test_a_holder_that_comes_back_does_not_tell_what_another_has_told(caplog: pytest.LogCaptureFixture) -> None:
+    """It remembers more messages than the store has had since the loss; Redis has the number that counts."""
+    rig = Rig()
+    loses_two(rig)
+    first = rig.engine
+    rig.take_over(after_ms=10_000)
+    rig.run(rounds=2)
+    rig.engine.wanted = False
+    rig.run("tend")
+    rig.engine = first
+    rig.run("tend", rounds=4)
+    assert first.state is not None
+    assert (len(told(caplog)), first.stats.store_lost) == (1, 0)
+
+
 def test_tasks_that_may_have_been_dispatched_since_are_marked_on_rabbitmq(rabbit: RabbitRig) -> None:
     """The store no longer knows that the first was dispatched; it knows nothing of the second, and the third is new."""
     accepted(rabbit, "due", delay_ms=1_000)
