@@ -1,11 +1,12 @@
 """Calls of several shards in one pipeline: each edge has its own answer or error, as if it had called alone."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import redis
 
-from celery_wheel.broker.redis import RedisBroker, edge
+from celery_wheel.broker.redis import RedisBroker, connect, edge
 from celery_wheel.engine.port import PublishResult
 from celery_wheel.errors import BrokerError, Fenced
 from celery_wheel.store.model import ORIGIN
@@ -102,7 +103,13 @@ def test_a_pipeline_has_a_bound(
 ) -> None:
     one, other = edges
     monkeypatch.setattr(edge, "PIPELINE_BYTES", 1)
-    calls = [publishing(one, SHARD, 1), publishing(other, OTHER, 2)]
-    assert [len(some) for some in edge._bounded(calls)] == [1, 1]
+    calls, ask_all, sizes = [publishing(one, SHARD, 1), publishing(other, OTHER, 2)], connect.ask_all, list[int]()
+
+    def counted(of: redis.Redis, operations: Sequence[Any]) -> list[Any]:
+        sizes.append(len(operations))
+        return ask_all(of, operations)
+
+    monkeypatch.setattr(connect, "ask_all", counted)
     assert [each.result for each in one.together(calls)] == [PublishResult.PUBLISHED] * 2
     assert sorted(pushed(client)) == [1, 2]
+    assert sizes == [1, 1], "a pipeline for each"
