@@ -69,6 +69,7 @@ class Fleet:
     activities: tuple[str, ...] = ACTIVITIES
     weights: tuple[int, ...] = WEIGHTS
     steps = (0, 0, 1, 3)  #: milliseconds between two events
+    works = 20  #: turns of the last part in which there is work; later ones look at the shares
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -99,9 +100,11 @@ class Fleet:
             self._calm_down(n)
             for scheduler in self.schedulers.values():
                 scheduler.balance.once()
-                for shard in range(len(self.servers)):
-                    for activity in self.activities:
-                        scheduler.finish(shard, activity)
+                for shard, engine in enumerate(scheduler.engines):
+                    scheduler.finish(shard, "tend")
+                    if engine.state is not None and (n < self.works or n % 10 == 0):
+                        for activity in self.activities[1:]:
+                            scheduler.finish(shard, activity)
             self._pass(200)
             if n == 250:
                 before = self._shares()

@@ -67,7 +67,7 @@ class Scheduler:
     def _due_offset_ms(self) -> int:
         return self.engine.clock.now_ms() - self.clock.monotonic_ms()
 
-    def step(self, activity: str) -> None:
+    def step(self, activity: str) -> str | Round | None:
         round_ = self.rounds.get(activity)
         if round_ is None:
             round_ = self.rounds[activity] = getattr(self.engine, activity)()
@@ -92,11 +92,14 @@ class Scheduler:
         if activity == "ingest" and state is not None and isinstance(step, str):
             self.world.claiming.step(step, data, state)
         self.world.claiming.look(data, self.world.pushes)
+        return step
 
-    def finish(self, activity: str) -> None:
-        self.step(activity)
+    def finish(self, activity: str) -> str | Round | None:
+        """Run a round to its end; returns how it ended."""
+        end = self.step(activity)
         while activity in self.rounds:
-            self.step(activity)
+            end = self.step(activity)
+        return end
 
 
 class Happenings(ABC):

@@ -10,7 +10,7 @@ from celery_wheel.engine import ingest
 from celery_wheel.engine.recurring import change, materialise, overlap, runs
 from celery_wheel.engine.recurring.change import _Alteration
 from celery_wheel.engine.recurring.materialise import Occurrences
-from celery_wheel.engine.recurring.overlap import Occupied, Starts
+from celery_wheel.engine.recurring.overlap import KnownRun, Occupied, Starts
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -73,11 +73,11 @@ _all = _differs(catch_up="all", catch_up_ms=86_400_000)
 otherwise("missed_instants_run_without_a_window", overlap, "decide", 2, _all, seed=1)
 otherwise("queued_instant_is_skipped", overlap, "decide", 2, _without_queue, seed=1)
 # max_runtime_ms ends no run; a backfill does not look at the runs that are going on.
-otherwise("runs_without_an_end", materialise, "read_occupied", 3, _differs(max_runtime_ms=2**40), seed=11)
+otherwise("runs_without_an_end", materialise, "read_occupied", 3, _differs(max_runtime_ms=2**40), seed=47)
 otherwise("backfill_beside_a_run", overlap, "requested", 3, lambda _: Occupied(), seed=25)
 # Each run has a jitter of its own, or all runs have one, or a row is due later than its instant and the jitter.
 otherwise("jitter_of_a_name_is_drawn_for_each_run", ScheduledCall, "due_ms", 0, _differs(jitter_by="run"), seed=10)
-otherwise("jitter_of_a_run_is_that_of_its_name", ScheduledCall, "due_ms", 0, _differs(jitter_by="name"), seed=3)
+otherwise("jitter_of_a_run_is_that_of_its_name", ScheduledCall, "due_ms", 0, _differs(jitter_by="name"), seed=136)
 _long = lambda call: replace(call, jitter_ms=2 * call.jitter_ms)  # noqa: E731
 otherwise("jitter_twice_as_long", ScheduledCall, "due_ms", 0, _long, seed=1)
 # Every instant of the next minute is made; a guarded one too, by the runs of that moment.
@@ -182,19 +182,27 @@ class BreakingWorld(RecurringWorld):
             return super().run()
 
 
-@replaces(Occurrences, "_break", seed=3, world=BreakingWorld)
+@replaces(Occurrences, "_break", seed=11, world=BreakingWorld)
 def rows_again_after_an_error(right: Any, self: Occurrences, schedule: Schedule, error: Exception) -> None:
     """A schedule that stops at an error forgets that its next instants are rows."""
     right(self, schedule, error)
     self.change.schedules[-1].since_ms = self.times.now_ms
 
 
-@replaces_recurring(runs, "released", seed=36)
+@replaces_recurring(runs, "released", seed=113)
 def queued_instant_out_of_turn(
     _: Any, queued: Iterable[tuple[Run, Row]], _latest: object, _over: object, now_ms: int
 ) -> Row | None:
     """The end of any run of the schedule releases the next queued instant."""
     return next((row for _, row in queued if row.due_ms > now_ms), None)
+
+
+@replaces_recurring(runs, "released", seed=40025)
+def queued_instant_beside_an_overdue_run(
+    right: Any, queued: Iterable[tuple[Run, Row]], latest: Iterable[KnownRun], *rest: Any
+) -> Row | None:
+    """A run that is due and not yet published counts as over."""
+    return right(queued, [one for one in latest if one.may_be_published], *rest)  # type: ignore[no-any-return]
 
 
 @replaces_recurring(overlap, "resolve", seed=0)

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.recurring.occurrence import Occurrence, header_of
+from celery_wheel.engine.round import Round
 from celery_wheel.errors import BrokerError
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
 from tests.kit.holder import message
+from tests.simulation.happenings import Scheduler
 from tests.simulation.model_history import ShardData
 from tests.simulation.model_store import ModelStore
 from tests.simulation.policies import Policies
@@ -115,13 +117,14 @@ class RecurringWorld(World):
         self.log.append(f"fault: schedule {schedule.id} cannot be rendered")
         raise BrokerError("simulated") if dice < self.fault_rate / 8 else LookupError("simulated")
 
+    def stepped(self, scheduler: Scheduler, activity: str, step: str | Round | None) -> None:
+        super().stepped(scheduler, activity, step)
+        if self.quiet and step == "committed":
+            self.scheduling.look(self.disk.shard(0), self.clock_ms)
+
     def _calm_down(self) -> None:
         self.scheduling.calm()
         super()._calm_down()
-
-    def _is_done(self) -> bool:
-        self.scheduling.look(self.disk.shard(0), self.clock_ms)
-        return super()._is_done()
 
     def pushed(self, row: Row, now_ms: int) -> None:
         super().pushed(row, now_ms)

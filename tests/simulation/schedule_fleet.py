@@ -43,6 +43,7 @@ class ScheduleFleet(Fleet):
     activities = (*ACTIVITIES, "release_rows")
     weights = (*WEIGHTS, 4)
     steps = (0, 0, 10, 30)
+    works = 150
 
     def __init__(self, seed: int) -> None:
         self.own_rng = rng = random.Random(seed + 11_000_003)

@@ -117,7 +117,8 @@ def released(
     """Return the queued row of a schedule that the ends ``over`` of its runs make due; a due row stays as it is.
 
     The first row of a backfill waits for the runs of the schedule itself, whose number is not limited: it is made due
-    when none of the ``latest`` of them goes on. ``queued`` are the pending rows of backfills, in their order.
+    when none of the ``latest`` of them goes on; one that is due and still pending does, however late it is. ``queued``
+    are the pending rows of backfills, in their order.
     """
     row = next((row for _, row in queued if row.due_ms > now_ms), None)
     if row is None:
@@ -126,9 +127,9 @@ def released(
     if (before := run_before(row)) is not None:
         return row if before in ended else None
     for run, other, may_be_published in latest:
-        is_over = run.ended_ms is not None or run.timer_id in ended or other.due_ms + longest_ms <= now_ms
-        goes_on = may_be_published and other.lane != STOPPED and not is_over
-        if goes_on and is_reported(other):
+        if run.ended_ms is not None or run.timer_id in ended or other.lane == STOPPED or not is_reported(other):
+            continue
+        if other.due_ms + longest_ms > now_ms if may_be_published else other.due_ms <= now_ms:
             return None
     return row
 

@@ -189,6 +189,27 @@ def test_queued_instants_wait_for_a_run_of_the_schedule(rig: ScheduleRig) -> Non
     assert len(rig.ran()) == 3
 
 
+def test_queued_instants_wait_for_a_run_that_is_overdue(rig: ScheduleRig) -> None:
+    schedule = rig.create(every_ms=HOUR_MS, overlap="queue_one", max_runtime_ms=RUNTIME_MS)
+    rig.change("trigger", ["report"])
+    rig.run()
+    rig.put("pause", gates=["all:"], actor="ann", reason="test")
+    rig.pass_time(1_000)
+    rig.change("trigger", ["report"])
+    rig.tick(1_000)
+    backfill(rig)
+    rig.end(schedule, START_MS)
+    rig.run()
+    queued = max(due(rig))
+    assert queued >= 1_000 + RUNTIME_MS, "the other run has not begun"
+    rig.put("resume", gates=["all:"], actor="ann", reason="test")
+    rig.tick(1_000)
+    assert rig.ran() == [0, 1_000]
+    rig.end(schedule, START_MS + 1_000)
+    rig.tick(200)
+    assert rig.ran() == [0, 1_000, ALL[-1]]
+
+
 def test_the_instants_of_the_schedule_itself_wait_for_queued_ones(rig: ScheduleRig) -> None:
     rig.create(every_ms=RUNTIME_MS, overlap="skip", max_runtime_ms=HOUR_MS)
     rig.change("backfill", ["report"], from_ms=START_MS - 2 * RUNTIME_MS, upto_ms=START_MS, overlap="queue_all")
