@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Limits, Round
@@ -82,7 +82,10 @@ class Fleet:
         self.pushes: Counter[tuple[str, int]] = Counter()
         self.sent = self.started = 0
         self.acting = ""  #: the activity of the present step
-        self.schedulers = {"a": Scheduler(self, "a")}
+        self.schedulers = {"a": self.scheduler("a")}
+
+    def scheduler(self, name: str) -> Scheduler:
+        return Scheduler(self, name)
 
     def engine_options(self) -> dict[str, Any]:
         return {}
@@ -93,7 +96,16 @@ class Fleet:
     def fault(self, point: str) -> None:
         """Raise a fault of the store, or do not."""
 
-    def run(self) -> Fleet:
+    def run(self) -> Self:
+        try:
+            self._run()
+        except Violation:
+            raise
+        except AssertionError as error:  # the store's
+            raise Violation(f"seed {self.seed}: {error}") from error
+        return self
+
+    def _run(self) -> None:
         for _ in range(1_200):
             self._happen()
         for n in range(300):
@@ -109,7 +121,6 @@ class Fleet:
             if n == 250:
                 before = self._shares()
         self._judge(before)
-        return self
 
     def _happen(self) -> None:
         dice, rng = self.rng.random(), self.rng
@@ -130,7 +141,7 @@ class Fleet:
     def _come_or_go(self, name: str) -> None:
         if name not in self.schedulers:
             self.started += 1
-            self.schedulers[name] = Scheduler(self, f"{name}/{self.started}")  # no process id is used twice
+            self.schedulers[name] = self.scheduler(f"{name}/{self.started}")  # no process id is used twice
         elif len(self.schedulers) > 1:
             gone = self.schedulers.pop(name)
             if self.rng.random() < 0.5:  # otherwise it was killed

@@ -143,11 +143,19 @@ class ModelStore:
     # -- writing -------------------------------------------------------------------------------------
 
     def apply_all(self, changes: Sequence[model.ShardChange]) -> list[WheelError | None]:
-        return [self._tried(one) for one in changes]
+        """Apply changes in one transaction, from which each that its shard refuses is left out."""
+        try:
+            with self.disk.lock:
+                self.fault("before commit")
+                answers = [self._tried(one) for one in changes]
+                self.fault("after commit")
+        except WheelError as error:
+            return [error] * len(changes)
+        return answers
 
     def _tried(self, one: model.ShardChange) -> WheelError | None:
         try:
-            self.apply(*one)
+            self._apply(*one)
         except WheelError as error:
             return error
         return None
@@ -155,58 +163,61 @@ class ModelStore:
     def apply(self, shard: int, epoch: int, change: model.Change) -> None:
         with self.disk.lock:
             self.fault("before commit")
-            data = self._held(shard, epoch, change.known)
-            if any(item_id not in data.inbox for item_id in (*change.inbox, *(one.item for one in change.passed_on))):
-                raise RequestWithdrawn("simulated")
-            for new in (*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)):
-                self._insert(
-                    data, model.Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
-                )
-            for reject in change.rejects:
-                self._insert(data, resting(reject.id, reject.accepted_ms), reject.accepted_ms, reject.unreadable)
-            model_history.assert_lines_in_order(data, change)
-            for move in change.moves:
-                row = data.rows[move.id].row
-                data.order[row.lane].remove((row.due_ms, row.seq, row.id))
-                row.lane, row.due_ms, row.seq, row.line = move.lane, move.due_ms, move.seq, move.line
-                assert (move.line is not None) == (move.lane == model.WAITING)
-                if move.eta_ms is not None:
-                    row.eta_ms = move.eta_ms
-                bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
-            model_history.erase(data, change.erased)
-            for lane in change.lanes:
-                data.lanes[lane.lane] = lane
-            data.closed = data.closed - {lane.lane for lane in change.lanes} | set(change.closed)
-            for number in change.closed:
-                assert number > 0
-                assert not ids_in(data, number, data.lanes[number].offset, END), "what is pending is in an open lane"
-            data.settlements += change.settlements
-            data.outcomes += change.outcomes
-            for key, n in change.tally.items():
-                data.tally[key] = data.tally.get(key, 0) + n
-            for item_id in change.inbox:
-                del data.inbox[item_id]
-            for item_id, to, payload in change.passed_on:
-                self.disk.shard(to).inbox[item_id] = replace(data.inbox.pop(item_id), payload=payload)
-            self.disk.loads.accept(change.loaded)
-            data.answers |= {one.id: one for one in change.answers if one.id not in data.answers}
-            data.tombstones.update({one.task_id: one for one in change.tombstones})
-            over = {(kind, id_) for id_ in change.unwatched for kind in (model.WATCH, model.UNIQUE, model.UNANNOUNCED)}
-            over |= {(model.WATCH, id_) for id_ in change.completed}
-            data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
-            for place in change.opened:
-                data.gates.pop(place, None)
-            data.gates.update({(one.scope, one.name): one for one in change.gates})
-            model_history.apply_schedules(data, change)
-            for id_, to in change.moved_schedules.items():
-                self.disk.shard(to).schedules[id_] = data.schedules.pop(id_)
-            names = [one.name for each in self.disk.shards.values() for one in each.schedules.values()]
-            assert len(names) == len(set(names)), "a name is unique"
-            model_history.apply_groups(data, change)
-            data.seq = max(data.seq, change.seq)
-            data.accepted += change.accepted
-            self.disk.seen("committed", epoch, change)
+            self._apply(shard, epoch, change)
             self.fault("after commit")
+
+    def _apply(self, shard: int, epoch: int, change: model.Change) -> None:
+        data = self._held(shard, epoch, change.known)
+        if any(item_id not in data.inbox for item_id in (*change.inbox, *(one.item for one in change.passed_on))):
+            raise RequestWithdrawn("simulated")
+        for new in (*change.rows, *chain.from_iterable(block.rows() for block in change.blocks)):
+            self._insert(
+                data, model.Row.of(new.message, new.id, new.lane, new.due_ms, new.seq), new.accepted_ms, new.message
+            )
+        for reject in change.rejects:
+            self._insert(data, resting(reject.id, reject.accepted_ms), reject.accepted_ms, reject.unreadable)
+        model_history.assert_lines_in_order(data, change)
+        for move in change.moves:
+            row = data.rows[move.id].row
+            data.order[row.lane].remove((row.due_ms, row.seq, row.id))
+            row.lane, row.due_ms, row.seq, row.line = move.lane, move.due_ms, move.seq, move.line
+            assert (move.line is not None) == (move.lane == model.WAITING)
+            if move.eta_ms is not None:
+                row.eta_ms = move.eta_ms
+            bisect.insort(data.order.setdefault(row.lane, []), (row.due_ms, row.seq, row.id))
+        model_history.erase(data, change.erased)
+        for lane in change.lanes:
+            data.lanes[lane.lane] = lane
+        data.closed = data.closed - {lane.lane for lane in change.lanes} | set(change.closed)
+        for number in change.closed:
+            assert number > 0
+            assert not ids_in(data, number, data.lanes[number].offset, END), "what is pending is in an open lane"
+        data.settlements += change.settlements
+        data.outcomes += change.outcomes
+        for key, n in change.tally.items():
+            data.tally[key] = data.tally.get(key, 0) + n
+        for item_id in change.inbox:
+            del data.inbox[item_id]
+        for item_id, to, payload in change.passed_on:
+            self.disk.shard(to).inbox[item_id] = replace(data.inbox.pop(item_id), payload=payload)
+        self.disk.loads.accept(change.loaded)
+        data.answers |= {one.id: one for one in change.answers if one.id not in data.answers}
+        data.tombstones.update({one.task_id: one for one in change.tombstones})
+        over = {(kind, id_) for id_ in change.unwatched for kind in (model.WATCH, model.UNIQUE, model.UNANNOUNCED)}
+        over |= {(model.WATCH, id_) for id_ in change.completed}
+        data.watches = [one for one in data.watches if (one.kind, one.timer_id) not in over] + change.watches
+        for place in change.opened:
+            data.gates.pop(place, None)
+        data.gates.update({(one.scope, one.name): one for one in change.gates})
+        model_history.apply_schedules(data, change)
+        for id_, to in change.moved_schedules.items():
+            self.disk.shard(to).schedules[id_] = data.schedules.pop(id_)
+        names = [one.name for each in self.disk.shards.values() for one in each.schedules.values()]
+        assert len(names) == len(set(names)), "a name is unique"
+        model_history.apply_groups(data, change)
+        data.seq = max(data.seq, change.seq)
+        data.accepted += change.accepted
+        self.disk.seen("committed", epoch, change)
 
     def _insert(
         self, data: ShardData, row: model.Row, accepted_ms: int, message: model.Message | model.Unreadable

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.simulation.fleet import Fleet
+from tests.simulation.fleet_in_step import FleetInStep
 from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.rabbit_world import PackWorld, RabbitPackWorld, RabbitWorld
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
@@ -130,6 +131,15 @@ def test_no_seed_breaks_a_promise_while_schedulers_share_shards() -> None:
     fleets = [Fleet(seed).run() for seed in seeds(20)]
     assert sum(fleet.sent for fleet in fleets) > 15 * len(fleets)
     assert {len(fleet.schedulers) for fleet in fleets} == {1, 2, 3}
+
+
+@as_long_as_it_takes
+def test_no_seed_breaks_a_promise_while_shards_share_their_calls() -> None:
+    happened: Counter[str] = Counter()
+    for seed in seeds(10):
+        happened += FleetInStep(seed).run().happened()
+    assert happened["calls of several shards"] > 500
+    assert happened["faults"] > 10
 
 
 @as_long_as_it_takes

@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.simulation.fleet import Fleet
+from tests.simulation.fleet_in_step import FleetInStep
 from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.happenings import Violation
 from tests.simulation.rabbit_world import PackWorld, RabbitPackWorld, RabbitWorld
@@ -20,6 +21,7 @@ WORLDS: dict[str, type[Any]] = {
     "packs": PackWorld,
     "packs-rabbitmq": RabbitPackWorld,
     "processes": Fleet,
+    "processes-in-step": FleetInStep,
     "processes-schedules": ScheduleFleet,
 }
 
