@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from celery.schedules import ParseException
+
 from celery_wheel import recurring
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError, WheelError
 from celery_wheel.recurring.definition import read_definition, to_text
@@ -80,7 +82,10 @@ class ImportOptions:
 
 
 #: Errors that values of wrong types, and numbers out of any range, raise in the reader of an entry.
-UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, RecursionError)
+UNREADABLE = (
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError, RecursionError),
+    ParseException,  # of Celery's crontab
+)
 
 
 class NotImportable(WheelError):
