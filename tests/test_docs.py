@@ -29,11 +29,13 @@ def test_the_generated_parts_of_a_page_are_those_of_the_code(name: str) -> None:
     assert all(part(part_name).search(page(name)) for of_page, part_name in PARTS if of_page == name)
 
 
-def test_the_site_has_the_fields_of_objects_the_tables_of_the_store_and_the_options_of_commands() -> None:
+def test_the_site_has_the_fields_of_objects_the_metrics_the_options_of_commands_and_the_tables_of_the_store() -> None:
+    from celery_wheel.metrics.samples import METRICS
     from celery_wheel.store.sql.schema import metadata
 
-    tasks, cli, schema = (site_page(name, page(name)) for name, _ in OF_THE_SITE)
+    tasks, metrics, cli, schema = (site_page(name, page(name)) for name, _ in OF_THE_SITE)
     assert re.search(r"^\| items of `groups` \| .*`in_flight`", tasks, re.MULTILINE)
+    assert all(f"`{metric.full_name}" in metrics for metric in METRICS.values())
     assert set(re.findall(r"^## (wheel_\w+)$", schema, re.MULTILINE)) == metadata.tables.keys()
     assert set(wheel_commands()) <= set(re.findall(r"^\| `([\w -]+)` \| ", cli, re.MULTILINE))
 

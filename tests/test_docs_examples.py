@@ -116,12 +116,11 @@ def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
 
 def test_the_examples_of_groups_run(shop: dict[str, Any]) -> None:
     examples = blocks("groups.md")
-    assert len(examples) == 8
+    assert len(examples) == 4
     shop |= {"order": SimpleNamespace(id=7), "user": SimpleNamespace(id=9)}
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         assert not list(Conf(shop["app"]).problems())
-    assert shop["insert_rows"].wheel_batch == {"batch": "shop.tasks.insert_rows", "size": 100, "wait": 5}
     groups = {row.task: row.group for row in shop["app"].wheel.pending().items if row.group is not None}
     assert groups == {
         "shop.tasks.charge": "stripe",

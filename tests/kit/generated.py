@@ -264,7 +264,6 @@ def wheel_steps() -> str:
 #: Page and name of each part → the function that writes it.
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_table,
-    ("metrics.md", "metrics"): metrics_table,
     ("checks.md", "system checks"): system_checks,
     ("checks.md", "doctor"): doctor_checks,
     ("wire-format.md", "envelope"): envelope_fields,
@@ -276,6 +275,7 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
 #: The parts that are long, and read on the site alone: docs/conf.py puts them in the place of ``<!-- options -->``.
 OF_THE_SITE: dict[tuple[str, str], Callable[[], str]] = {
     ("tasks.md", "objects"): objects,
+    ("metrics.md", "metrics"): metrics_table,
     ("cli.md", "options"): command_options,
     ("schema.md", "tables"): tables,
 }
