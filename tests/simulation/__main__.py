@@ -5,10 +5,11 @@
     python -m tests.simulation seed 7 groups              what happens in a seed of a world
     python -m tests.simulation seed 7 groups --minimise   the shortest history that breaks the same promise
     python -m tests.simulation many 0 2500 --keep FILE    seeds 0 to 2,499 of each world; FILE adds up the parts
+    … many 0 100 --keep FILE --aim                        and bring about what no part before has met
     python -m tests.simulation planted                    the first seed that shows each planted bug, for its decorator
 
 ``--plant NAME`` plants a bug before. ``many`` ends with 1 where a promise breaks, and names each fault and step that
-could meet and never met: the rarest take more than 20,000 runs (the table is in ``meetings``).
+could meet and never met: the rarest take more than 20,000 runs, or ``--aim`` (the table is in ``meetings``).
 """
 
 import argparse
@@ -44,6 +45,7 @@ def _options() -> argparse.Namespace:
     many.add_argument("end", type=int)
     many.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     many.add_argument("--keep", type=Path, help="a file that adds up the parts of a long run")
+    many.add_argument("--aim", action="store_true", help="let the faults come that never met a step in the kept parts")
     kinds.add_parser("planted")
     return parser.parse_args()
 
@@ -68,7 +70,8 @@ def _seed(options: argparse.Namespace) -> int:
 
 def _many(options: argparse.Namespace) -> int:
     tally = Tally.of(options.keep)
-    run_many(options.worlds, options.first, options.end, tally)
+    aims = frozenset(tally.meetings.empty()) if options.aim else frozenset()
+    run_many(options.worlds, options.first, options.end, tally, aims)
     tally.keep(options.keep)
     print("\n".join(tally.report()))
     return int(bool(tally.violations))

@@ -11,7 +11,7 @@ import copy
 import random
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from celery_wheel.engine.engine import Engine
@@ -110,6 +110,7 @@ class Happenings(ABC):
     density, loss, steps_of_clocks, keys = 0.6, 0.4, 0.2, 0.2
     fault_rates = (0.0, 0.0, 0.02, 0.08)
     hurries = 0.2  #: the chance that an activity runs ahead
+    aims: frozenset[tuple[str, str]] = frozenset()  #: cells of ``meetings`` that are to be met
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -230,6 +231,8 @@ class Happenings(ABC):
 
     def _happen(self) -> None:
         rng, dice = self.rng, self.rng.random()
+        if self.aims:
+            self._aim()
         self._pass_time(rng.choice((0, 0, 0, 1, 2) if self.dense else (0, 1, 5, 20)))
         if rng.random() < (0.003 if self.dense else 0.03):
             self._pass_time(rng.choice((100, 500, 2_000)))
@@ -342,6 +345,19 @@ class Happenings(ABC):
                 self.wrote()
                 ids.clear()
 
+    def _aim(self) -> None:
+        """Let a fault come to a scheduler that stands at a step of a cell which is to be met."""
+        faults: dict[str, Callable[[Scheduler], None]] = {"crash": self._crash, "give": self._give}
+        faults["freeze"] = lambda scheduler: self._freeze(scheduler, 600)
+        if self.clock_steps:
+            faults["clock"] = self._step_clock
+        for scheduler in self.schedulers:
+            standing = {f"{activity}: {step}" for activity, step in scheduler.at.items()}
+            for fault, comes in faults.items():
+                if not self.aims.isdisjoint((step, fault) for step in standing) and self.rng.random() < 0.5:
+                    comes(scheduler)
+                    return
+
     def _crash(self, scheduler: Scheduler) -> None:
         self.log.append(f"{scheduler.name}: crash")
         self.meetings.come("crash", scheduler.at)
@@ -394,7 +410,7 @@ class Happenings(ABC):
 
     def _fails(self, point: str, rng: random.Random, rate: float) -> bool:
         self.meetings.reaches(point)
-        if rng.random() >= rate:
+        if rng.random() >= (0.5 if self.fault_rate and (self.meetings.at, point) in self.aims else rate):
             return False
         self.log.append(f"fault: {point}")
         self.meetings.fails(point)

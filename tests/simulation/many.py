@@ -17,6 +17,9 @@ from tests.simulation.worlds import WORLDS
 
 SEEDS_AT_ONCE = 25
 
+#: Steps and faults that are to meet.
+Aims = frozenset[tuple[str, str]]
+
 
 @dataclass
 class Tally:
@@ -61,22 +64,25 @@ class Tally:
         yield from (f"never met: {step} and {fault}" for step, fault in self.meetings.empty())
 
 
-def run_many(names: Sequence[str], first: int, end: int, tally: Tally) -> None:
+def run_many(names: Sequence[str], first: int, end: int, tally: Tally, aims: Aims = frozenset()) -> None:
     """Run the seeds from ``first`` up to and not including ``end`` of each world, on every core."""
     # The slowest worlds, which are the last, come first: no core waits long for another at the end.
     parts = [
-        (name, at, min(at + SEEDS_AT_ONCE, end)) for name in reversed(names) for at in range(first, end, SEEDS_AT_ONCE)
+        (name, at, min(at + SEEDS_AT_ONCE, end), aims)
+        for name in reversed(names)
+        for at in range(first, end, SEEDS_AT_ONCE)
     ]
     with ProcessPoolExecutor(mp_context=get_context("fork")) as pool:
         for part in pool.map(run_part, *zip(*parts, strict=True)):
             tally.add(part)
 
 
-def run_part(name: str, first: int, end: int) -> Tally:
+def run_part(name: str, first: int, end: int, aims: Aims = frozenset()) -> Tally:
     """Return what the seeds of a world showed; broken promises are counted, and the rest runs."""
     tally, began_s = Tally(), time.process_time()
     for seed in range(first, end):
         world = WORLDS[name](seed)
+        world.aims = aims
         try:
             world.run()
         except Violation as violation:

@@ -24,18 +24,18 @@ class Meetings:
         self.met: Counter[tuple[str, str]] = Counter()
         self.asked: Counter[tuple[str, str]] = Counter()  #: how often a point was reached at a step
         self.seen: Counter[str] = Counter()
-        self._at = ""
+        self.at = ""  #: the step from which a round goes on now
 
     def acts(self, activity: str, step: object) -> None:
         """Note the step at which a round stands that goes on now."""
-        self._at = f"{activity}: {step or 'begins'}"
-        self.seen[self._at] += 1
+        self.at = f"{activity}: {step or 'begins'}"
+        self.seen[self.at] += 1
 
     def reaches(self, point: str) -> None:
-        self.asked[self._at, point] += 1
+        self.asked[self.at, point] += 1
 
     def fails(self, point: str) -> None:
-        self.met[self._at, point] += 1
+        self.met[self.at, point] += 1
 
     def come(self, fault: str, standing: Mapping[str, object]) -> None:
         """Note a fault of a process: ``standing`` are its rounds under way, each with the step at which it stands."""

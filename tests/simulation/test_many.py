@@ -37,3 +37,9 @@ def test_a_broken_promise_is_counted_and_the_other_seeds_run(monkeypatch: pytest
     assert tally.seeds == {"redis": 3}
     assert tally.violations == ["seed 1: row 5 was pushed early: python -m tests.simulation seed 1 redis --minimise"]
     assert "3 seeds, 1 broken promises" in list(tally.report())
+
+
+def test_a_fault_comes_at_a_step_where_it_is_aimed() -> None:
+    cell = "settle: applied", "crash"
+    met = [run_part("redis", 0, 10, frozenset(aims)).meetings.met[cell] for aims in ([], [cell])]
+    assert met[0] < met[1]
