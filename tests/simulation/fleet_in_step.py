@@ -15,6 +15,7 @@ import random
 from collections import Counter
 
 from celery_wheel.engine.round import Limits, SharedCall
+from celery_wheel.engine.runner import SHARED
 from celery_wheel.errors import BrokerError, StoreError
 from tests.simulation.fleet import Fleet, Scheduler
 from tests.simulation.model_redis import ModelRedis, RedisServer
@@ -31,7 +32,9 @@ class InStep(Scheduler):
     def step(self, shard: int, activity: str) -> None:
         """Make the calls that wait, or take the rounds of all shards to their next calls."""
         self.fleet.acting = activity
-        if (shard, activity) in self.calls:
+        if activity not in SHARED:
+            super().step(shard, activity)
+        elif (shard, activity) in self.calls:
             name = self.calls[shard, activity]
             same = [place for place, call in self.calls.items() if place[1] == activity and call == name]
             calls = [self.calls.pop(place) for place in same]
@@ -77,7 +80,7 @@ class FleetInStep(Fleet):
 
     def _fails(self) -> bool:
         """Fail now and then, but not while a shard is acquired or given up."""
-        failed = not self.is_quiet and self.acting not in ("tend", "release") and self.fault_rng.random() < 0.005
+        failed = not self.is_quiet and self.acting not in ("tend", "release") and self.fault_rng.random() < 0.02
         self.counts["faults"] += failed
         return failed
 

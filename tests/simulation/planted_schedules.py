@@ -56,12 +56,12 @@ def answers_of_a_shared_call_in_another_order(right: Any, call: SharedCall, call
         one._answers = answer
 
 
-@replaces_in_step(ModelStore, "apply_all", seed=1)
+@replaces_in_step(ModelStore, "apply_all", seed=0)
 def error_of_a_shared_transaction_is_dropped(right: Any, *args: Any) -> Any:
     return [None for _ in right(*args)]
 
 
-@replaces_in_step(ModelStore, "apply_all", seed=25)
+@replaces_in_step(ModelStore, "apply_all", seed=41)
 def shared_transaction_without_a_fence(right: Any, store: ModelStore, changes: Sequence[ShardChange]) -> Any:
     answers: list[WheelError | None] = right(store, changes)
     store.check_epoch = False
