@@ -15,6 +15,7 @@ import click
 
 from celery_wheel.console.output import Column, GrowingTable, print_json, print_table, progress
 from celery_wheel.store.model import Position
+from celery_wheel.values import pages_of
 
 T = TypeVar("T")
 
@@ -27,12 +28,8 @@ Read = Callable[[Any, int], Any]
 
 
 def pages(read: Read, start: Any) -> Iterator[Sequence[Any]]:
-    """Yield the rows of each page; a page may be empty, where a filter matched nothing in the part that was read."""
-    at = start
-    while at is not None:
-        page = read(at, PAGE)
-        at = page.next
-        yield page.items
+    """Return the rows of each page; a page may be empty, where a filter matched nothing in the part that was read."""
+    return (page.items for page in pages_of(lambda at: read(at, PAGE), start))
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,12 +213,10 @@ class ShardJobs:
 class Runner:
     """Runs engines that share a store, until ``stop``; the pool has the error of a job that died."""
 
-    def __init__(
-        self, *engines: Engine, lease_ms: int, poll_ms: int, pool: Pool | None = None, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, *engines: Engine, lease_ms: int, poll_ms: int, pool: Pool | None = None) -> None:
         self.engines = engines
         self.pool = pool or Pool()
-        rng = rng or random.Random()  # noqa: S311 - jitter, no secret
+        rng = random.Random()  # noqa: S311 - jitter, no secret
         share = len(engines) > 1 and all(one.ctx.broker.fences for one in engines)
         shared = {name: SharedRounds(self.pool, name) for name in SHARED} if share else {}
         for one in engines if share else ():  # messages of all shards are in memory at the same time

@@ -146,11 +146,6 @@ def resolve_store(option: str | None) -> str:
     return store_url({"url": option or ""})
 
 
-def parse_milliseconds(text: str, ctx: click.Context, param: click.Parameter) -> int:
-    """Parse 500ms, 5s or 1m30s; a bare number is seconds."""
-    return round(parameters.DurationParameter().convert(text, param, ctx) * 1_000)
-
-
 def parse_objectives(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     limits: dict[str, int] = {}
     for value in values:
@@ -159,7 +154,7 @@ def parse_objectives(ctx: click.Context, param: click.Parameter, values: tuple[s
             raise click.BadParameter(f"must be NAME=LENGTH, like emails=500ms or *=5s, got {value!r}", ctx, param)
         if name in limits:
             raise click.BadParameter(f"must have one objective a name, got {name!r} twice", ctx, param)
-        limits[name] = parse_milliseconds(length, ctx, param)
+        limits[name] = round(parameters.DurationParameter().convert(length, param, ctx) * 1_000)
     return limits
 
 

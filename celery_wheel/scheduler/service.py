@@ -281,16 +281,10 @@ def node_name(holder: str, alive: list[str]) -> str:
     return f"wheel@beat.{host}" if alone else f"wheel-{pid}@beat.{host}"
 
 
-def open_store_of(conf: Conf, *, create: bool = True) -> FullStore:
-    if create:
-        make_state_folder(conf.store)
+def open_store_of(conf: Conf) -> FullStore:
+    make_state_folder(conf.store)
     return open_store(
-        conf.store,
-        durability=conf.durability,
-        shards=conf.shards,
-        create=create,
-        lease_ms=conf.lease_ms,
-        keys=conf.encryption_keys,
+        conf.store, durability=conf.durability, shards=conf.shards, lease_ms=conf.lease_ms, keys=conf.encryption_keys
     )
 
 

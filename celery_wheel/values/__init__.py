@@ -40,6 +40,15 @@ class ItemPage(Generic[T]):
         return f"<page of {len(self.items)}{':' if self.items else ''}{shown}; next={self.next!r}>"
 
 
+def pages_of(read: Callable[[Any], Any], start: Any) -> Iterator[Any]:
+    """Yield the pages that ``read`` returns, from the cursor ``start`` on; ``next`` of a page is the next cursor."""
+    page = read(start)
+    yield page
+    while page.next is not None:
+        page = read(page.next)
+        yield page
+
+
 def parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield the items in their order, at most ``size`` at a time."""
     return (items[start : start + size] for start in range(0, len(items), size))

@@ -203,16 +203,12 @@ class HeatCell:
         return 100 - self.height
 
 
-def heat_of(p99_ms: int | None) -> int:
-    return bisect_left(HEAT, p99_ms or 0)
-
-
 def heat_cells(hours: Mapping[int, Any], axis: TimeAxis) -> list[HeatCell]:
     """Return the cells of hours by their numbers from the begin of the axis, the oldest first."""
     width = 100 * HOUR_MS / max(HOUR_MS, axis.to_ms - axis.from_ms)
     return [
-        HeatCell(round(number * width, 3), round(width * 0.9, 3), hours[number], heat_of(hours[number].p99_ms))
-        for number in sorted(hours)
+        HeatCell(round(number * width, 3), round(width * 0.9, 3), hour, bisect_left(HEAT, hour.p99_ms or 0))
+        for number, hour in sorted(hours.items())
     ]
 
 

@@ -32,6 +32,7 @@ from celery_wheel.errors import ArgumentError, WheelError
 from celery_wheel.requests.audit import export as export_lines
 from celery_wheel.requests.audit import with_reasons
 from celery_wheel.store.audit_model import ORIGINS, PEOPLE, AuditCriteria, AuditedRequest
+from celery_wheel.values import pages_of
 from celery_wheel.values.format import format_utc
 from celery_wheel.values.mask import unquoted
 from django_wheel import models
@@ -176,22 +177,12 @@ def _criteria(query: PageQuery) -> dict[str, Any]:
     return {**words, **chosen, "from_ms": query.criteria.from_ms, "to_ms": query.criteria.to_ms}
 
 
-def _requests(wheel: Wheel, criteria: dict[str, Any]) -> Iterator[AuditedRequest]:
-    at: str | None = None
-    while True:
-        page = wheel.audit(at, EXPORT_PAGE, **criteria)
-        yield from page.items
-        at = page.next
-        if at is None:
-            return
-
-
 def _csv(wheel: Wheel, criteria: dict[str, Any], hidden: bool) -> Iterator[str]:
     writer: Any = csv.writer(SimpleNamespace(write=str))  # its writerow returns the line
-    requests = _requests(wheel, criteria)
-    first = list(islice(requests, 1))  # before any line
+    pages = pages_of(lambda before: wheel.audit(before, EXPORT_PAGE, **criteria), None)
+    first = next(pages)  # before any line
     yield writer.writerow(FIELDS)
-    for one in chain(first, requests):
+    for one in chain(first.items, chain.from_iterable(page.items for page in pages)):
         results = with_reasons(one.results, unquoted) if hidden else one.results
         start = (format_utc(one.at_ms), one.actor, one.origin, one.action)
         end = (

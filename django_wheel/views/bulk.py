@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import ImproperlyConfigured
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse, QueryDict
 from django.template.loader import render_to_string
-from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -33,12 +32,13 @@ from celery_wheel.requests.bulk import BulkAction
 from celery_wheel.store.bulk_model import ASKED, DISCARDED, FINISHED, RUNNING, STOPPED
 from celery_wheel.store.model import HOUR_MS, MOVE, ORIGIN, REQUEUABLE, REQUEUE, Position
 from celery_wheel.store.ports.pages import END, Criteria, Page, StoppedTask, Task
+from celery_wheel.values import pages_of
 from celery_wheel.values.format import printable
 from celery_wheel.values.text import whole_number
 from django_wheel.formats import counted, ngettext_lazy, result_label
 from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.query import PageQuery
-from django_wheel.views.requests import Render, SelectionError, attempt, log, page_before, request_options
+from django_wheel.views.requests import Render, SelectionError, address, attempt, log, page_before, request_options
 from django_wheel.views.task_actions import ACTIONS, MAX_TASKS, TASKS, TaskAction
 
 #: Rejected tasks, or tasks of a group, that are counted; their number is in no tally.
@@ -98,14 +98,12 @@ class Matching:
             edges = [ms for ms in (criteria.from_ms, criteria.to_ms) if ms is not None]
             pending = sum(hour.pending for hour in wheel.forecast(**asdict(criteria)))
             return pending, all(at_ms % HOUR_MS == 0 for at_ms in edges)
-        found, cursor = 0, None
-        while found < COUNTED:
-            page = self.read(wheel, cursor)
+        found = 0
+        for page in pages_of(partial(self.read, wheel), None):
             found += sum(not isinstance(one, StoppedTask) or one.is_stopped for one in page.items)
-            cursor = page.next
-            if cursor is None:
-                return found, True
-        return found, False
+            if found >= COUNTED:
+                return found, page.next is None
+        return found, True
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
@@ -186,7 +184,7 @@ def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResp
         is_typed = not counts_typed or (whole_number(typed) is not None and whole_number(typed) == whole_number(shown))
         if form.is_valid() and is_typed:
             bulk = _begin(request, wheel, action, matching, form.cleaned_data)
-            return HttpResponseRedirect(_address(request, bulk))
+            return HttpResponseRedirect(address(request, "pending_bulk_one", bulk=bulk))
         count, is_exact = matching.count(wheel)
         if not count:
             raise SelectionError(_("Nothing was done, because no task matches the filter."))
@@ -212,11 +210,6 @@ def _begin(
 
 def _log(request: HttpRequest, action: TaskAction, what: str, reason: str, *more: str) -> None:
     log(request, action.page, f"{action.label}: {what}", f"{action.label}: {what}", reason, *more)
-
-
-def _address(request: HttpRequest, bulk: str) -> str:
-    site = None if request.resolver_match is None else request.resolver_match.namespace
-    return reverse("admin:django_wheel_pending_bulk_one", kwargs={"bulk": bulk}, current_app=site)
 
 
 def listed(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -248,7 +241,7 @@ def progress(request: HttpRequest, bulk: str) -> HttpResponse:
 
 def change(request: HttpRequest, bulk: str) -> HttpResponse:
     """Stop, continue or discard the action. The scheduler carries it out; the page says so until then."""
-    here = _address(request, bulk)
+    here = address(request, "pending_bulk_one", bulk=bulk)
 
     def act() -> HttpResponse:
         do, wheel = request.POST.get("do", ""), project_wheel()

@@ -129,10 +129,10 @@ def page_before(request: HttpRequest, page: str) -> str:
     return address(request, f"{page}_changelist")
 
 
-def address(request: HttpRequest, name: str) -> str:
+def address(request: HttpRequest, name: str, **arguments: str) -> str:
     """Return the address of a page of the site that the request is for."""
     site = None if request.resolver_match is None else request.resolver_match.namespace
-    return reverse(f"admin:django_wheel_{name}", current_app=site)
+    return reverse(f"admin:django_wheel_{name}", kwargs=arguments, current_app=site)
 
 
 # -- the request ---------------------------------------------------------------------------------------

@@ -137,14 +137,13 @@ class RedisBroker:
         reader: QueuedMessageReader,
         transport_options: Mapping[str, Any] | None = None,
         ssl: Mapping[str, Any] | bool | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         options = transport_options or {}
         link = connect.connect(url, options, ssl, reader.max_kept_bytes)
         self._client, self._server = link.client, link.server
         self._store, self._reader = store, reader
         self._layout = keys.Layout.from_options(options, link.db)
-        bindings = Bindings(self._read_bindings, self._layout.sep, monotonic)
+        bindings = Bindings(self._read_bindings, self._layout.sep, time.monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.destinations.is_reserved)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
         self._copies: dict[int, Copy] = {}  #: shard → another copy of the store, which was found to hold it

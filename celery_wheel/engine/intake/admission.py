@@ -252,7 +252,7 @@ class _Contest:
         self._accept(key, arrival)
         members = [*batches.get(due_ms, ()), self._pending[key][-1]]
         if len(members) >= size:
-            full_ms = max(now_ms, *map(_begins_ms, members))
+            full_ms = max(now_ms, *(one.eta_ms - (one.window_ms or 0) for one in members))  # the own etas of the calls
             for one in members:
                 self._end_wait(one, full_ms)
 
@@ -263,8 +263,3 @@ class _Contest:
             task.eta_ms, task.latest_ms, task.window_ms = due_ms, None, None
         elif work.take_out(task):
             work.move(task, work.state.lanes.for_eta(due_ms, work.now_ms), due_ms, due_ms)
-
-
-def _begins_ms(holder: _Holder) -> int:
-    """Return the own eta of a call of a batch."""
-    return holder.eta_ms - (holder.window_ms or 0)

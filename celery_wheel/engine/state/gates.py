@@ -118,9 +118,6 @@ class Gates:
         limit = self._limits.get(place[1]) if place[0] in (QUEUE, TASK) else None
         return [meter for meter in (slow, limit) if meter is not None]
 
-    def is_metered(self, place: Place, now_ms: int) -> bool:
-        return bool(self.meters(place, now_ms))
-
     def room(self, place: Place, now_ms: int) -> tuple[int | None, int]:
         """Return how many rows may pass a place now (None: any number), and when to try again where none may."""
         room: int | None = None
@@ -200,7 +197,7 @@ class GateRouter:
             return None
         is_released = self.groups is not None and self.groups.has_slot(row)  # it has waited, and goes behind no other
         busy = set[Place]() if is_released else self.busy - {self.own}
-        metered = [place for place in (task, queue) if place != self.own and self.gates.is_metered(place, self.now_ms)]
+        metered = [place for place in (task, queue) if place != self.own and self.gates.meters(place, self.now_ms)]
         # A row waits for its meters with its task if that is metered or busy, else with its queue.
         home = self.own or next((one for one in (task, queue) if one in metered or one in busy), None)
         if self.own == queue and task in metered:

@@ -10,6 +10,7 @@ from celery_wheel.operations.doctor.installation import Finding, Installation, o
 from celery_wheel.requests.arguments import unknown_tasks
 from celery_wheel.requests.schedules.definitions import schedule_view
 from celery_wheel.store.schedule_model import REPLACED, Schedule, ScheduleCriteria
+from celery_wheel.values import pages_of
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
 from celery_wheel.values.mask import Mask
 
@@ -138,8 +139,6 @@ def _unknown_tasks(site: Installation) -> Iterator[Finding]:
 
 
 def _schedules(site: Installation) -> Iterator[Schedule]:
-    after: str | None = ""
-    while after is not None and site.store is not None:
-        page = site.store.browse.schedules(ScheduleCriteria(broken=False), after, PAGE)
-        yield from page.items
-        after = page.next
+    if (store := site.store) is not None:
+        for page in pages_of(lambda after: store.browse.schedules(ScheduleCriteria(broken=False), after, PAGE), ""):
+            yield from page.items

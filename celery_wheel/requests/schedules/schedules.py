@@ -25,7 +25,7 @@ from celery_wheel.requests.schedules import definitions
 from celery_wheel.requests.schedules.definitions import Duration
 from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCriteria, ScheduleDetail, schedule_before
-from celery_wheel.values import ItemPage, json_object, parts
+from celery_wheel.values import ItemPage, json_object, pages_of, parts
 
 Several = Iterable[str] | ScheduleCriteria
 Answers = dict[str, ScheduleAnswer]
@@ -464,11 +464,8 @@ class Schedules:
         return found
 
     def _selected(self, criteria: ScheduleCriteria) -> Iterator[list[str]]:
-        after: str | None = ""
-        while after is not None:
-            page = self._wheel.store.browse.schedules(criteria, after, AT_ONCE)
-            yield [one.name for one in page.items]
-            after = page.next
+        pages = pages_of(lambda after: self._wheel.store.browse.schedules(criteria, after, AT_ONCE), "")
+        return ([one.name for one in page.items] for page in pages)
 
     def list(self, *, after: str = "", limit: int = 100, **criteria: Unpack[Where]) -> ScheduleListing:
         """Return a page of schedules in the order of their names; a page before the last may be short."""

@@ -23,7 +23,7 @@ from celery_wheel.scheduler.sources.django_source import DjangoSource
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
-from celery_wheel.values import parts
+from celery_wheel.values import pages_of, parts
 
 #: Seconds from the end of one batch to the next.
 EVERY_S = 5.0
@@ -122,14 +122,11 @@ class RunCounts:
                 yield
 
     def _read_missed(self, store: FullStore, missed: list[RunCount]) -> Iterator[None]:
-        after: str | None = ""
-        while after is not None:
-            page = store.browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES)
+        for page in pages_of(lambda after: store.browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES), ""):
             made = {one.name: one for one in page.items if one.last_ms is not None and one.made}
             rows = self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at")
             for name, last_run_at in rows:
                 missed += _missed(made[name], None if last_run_at is None else at_ms(last_run_at))
-            after = page.next
             yield
 
     def _write(self) -> Iterator[None]:

@@ -57,18 +57,12 @@ class RepackStatements:
         here = and_(timer.c.id == bindparam("at_id"), timer.c.shard == bindparam("at_shard"))
         set_: Any = {"packing": bindparam("to"), "message": bindparam("packed")}
         self.set_message = statements(update(timer).where(here).values(set_))
-        self._texts = {
-            column.name: statements(_setting(column)) for column in (schedule.c.definition, revision.c.before)
-        }
-
-    def of_column(self, column: Any) -> Prepared:
-        """Return the statement that replaces a text, unless it was changed meanwhile."""
-        return self._texts[column.name]
-
-
-def _setting(column: Any) -> Any:
-    is_same = and_(column.table.c.id == bindparam("at_id"), column == bindparam("was"))
-    return update(column.table).where(is_same).values({column.name: bindparam("text")})
+        #: By the column's name, the statement that replaces a text, unless it was changed meanwhile.
+        self.set_text = dict[str, Prepared]()
+        for column in (schedule.c.definition, revision.c.before):
+            is_same = and_(column.table.c.id == bindparam("at_id"), column == bindparam("was"))
+            new: Any = update(column.table).where(is_same).values({column.name: bindparam("text")})
+            self.set_text[column.name] = statements(new)
 
 
 @dataclass(slots=True)
@@ -195,7 +189,7 @@ class Repacking:
         for text, row_id in rows:
             if key_of(sealed_in(text) or b"") != seal.present:
                 found.append({"at_id": row_id, "was": text, "text": sealed(seal.open_text(text))})
-        statement = self._database.statements.of(RepackStatements).of_column(column)
+        statement = self._database.statements.of(RepackStatements).set_text[column.name]
         return [_Rewrite(statement, in_order(statement, found))]
 
 

@@ -51,10 +51,6 @@ _NOT_TRIED = (
 )
 
 
-def _rows_of(one: ShardChange) -> int:
-    return one.change.accepted + len(one.change.moves)
-
-
 class CommitFailed(StoreError):
     """The commit itself failed: the changes of its transaction may be written or not."""
 
@@ -94,7 +90,7 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
     def apply_all(self, wanted: Sequence[ShardChange]) -> list[WheelError | None]:
         shared = [one for one in wanted if one.change.may_share]
         answers = dict[int, WheelError | None]()
-        for some in weighed_parts(shared, _rows_of, SHARED_ROWS):
+        for some in weighed_parts(shared, lambda one: one.change.accepted + len(one.change.moves), SHARED_ROWS):
             answers |= self._apply_shared(some) if len(some) > 1 else {}
         # A shard whose row is locked comes last: the others wait for all answers.
         waited_s = 0.0

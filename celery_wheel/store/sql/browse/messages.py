@@ -6,7 +6,6 @@ then the earliest settlement counts. Where the settlement is forgotten, the time
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +21,8 @@ from celery_wheel.store.sql.holding import lane_state
 from celery_wheel.store.sql.schema import gate, lane, outcome, route, settlement, timer
 from celery_wheel.store.sql.statement import Prepared, columns_of
 
-#: Ids in one query; parts of a statement, of which SQLite allows 500; and its values: SQLite before 3.32 allows 999.
-IDS, PARTS, VALUES = 500, 400, 4_000 if sqlite3.sqlite_version_info >= (3, 32) else 999
+#: Ids in one query; parts of a statement, of which SQLite allows 500; and its values, of which it allows 32,766.
+IDS, PARTS, VALUES = 500, 400, 4_000
 
 #: Most rows of one task id that are returned: a retried task has a row for each try.
 MAX_DETAILS = 100

@@ -45,11 +45,13 @@ class ScheduleViews(Messages):
         following = items[-1].name if len(rows) > limit else upto
         return schedule_model.SchedulePage([one for one in items if _is_meant(one, criteria)], following)
 
-    def schedule_names(self, source: str, after: str = "", limit: int = 100_000) -> list[str]:
-        """Return names of a source's schedules in their order, after the name ``after``."""
+    def schedule_names(self, source: str, after: str = "") -> list[str]:
+        """Return names of a source's schedules in their order, after the name ``after``, 100,000 at the most."""
         own = (schedule.c.source == source, schedule.c.name > after)
         with self._database.reading() as connection:
-            return list(connection.scalars(select(schedule.c.name).where(*own).order_by(schedule.c.name).limit(limit)))
+            return list(
+                connection.scalars(select(schedule.c.name).where(*own).order_by(schedule.c.name).limit(100_000))
+            )
 
     def schedule_counts(self) -> schedule_model.ScheduleCounts:
         noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
