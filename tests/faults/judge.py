@@ -159,7 +159,9 @@ def published_by(folder: Path, queue: str) -> Counter[str]:
     """Return task id → how often the wheel or a producer pushed it; kombu's own returns to the queue do not count."""
     found: Counter[str] = Counter()
     messages: set[str] = set()
-    for path in sorted(folder.rglob("*.incr.aof")):
+    logs = sorted(folder.rglob("*.incr.aof"))
+    assert logs, f"no log of a Redis 7 or newer is in {folder}: an older redis-server is first in PATH"
+    for path in logs:
         with path.open("rb") as log:
             for name, key, *values in _commands(log):
                 if name.upper() == b"LPUSH" and key == queue.encode():
