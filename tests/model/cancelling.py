@@ -38,6 +38,7 @@ class State:
     taken: frozenset[str] = frozenset()  #: tasks of chunks, in the memory of the holder
     decided: Map[int, str] = field(default_factory=Map)  #: request → the answer that is to be committed
     pushed: frozenset[str] = frozenset()
+    refused: frozenset[str] = frozenset()  #: by the broker, until a commit says what becomes of them
 
 
 class Cancelling(Model):
@@ -64,7 +65,7 @@ class Cancelling(Model):
     def stop(self, state: State, task: str, outcome: str) -> State:
         """Give a row an outcome for another reason: a rejection, a unique key, a completed key."""
         self.check_free(state, task)
-        return replace(state, rows=state.rows.put(task, outcome))
+        return replace(state, rows=state.rows.put(task, outcome), refused=state.refused - {task})
 
     def check_free(self, state: State, task: str) -> None:
         require(state.rows.get(task) == PENDING, "the row is not pending")
@@ -93,7 +94,7 @@ class Cancelling(Model):
         elif answer == ALREADY:
             require(outcome == CANCELLED, "it was not cancelled")
         else:
-            late = task in state.taken | state.pushed or outcome == OTHER
+            late = task in state.taken | state.pushed | state.refused or outcome == OTHER
             require(outcome is not None and late, "the row is pending")
         return replace(state, decided=state.decided.put(item, answer))
 
@@ -149,9 +150,13 @@ class Cancelling(Model):
         require(state.rows.get(task) == PENDING, "the guard")
 
     def refuse(self, state: State, task: str) -> State:
-        """The broker cannot put the row into its queue: it gets an outcome next."""
+        """The broker cannot put the row into its queue: it gets an outcome, or another lane, next."""
         require(task in state.taken, "it was not taken")
-        return replace(state, taken=state.taken - {task})
+        return replace(state, taken=state.taken - {task}, refused=state.refused | {task})
+
+    def divert(self, state: State, task: str) -> State:
+        """Give a refused row another lane, in which it is pending as before."""
+        return replace(state, refused=state.refused - {task})
 
     def crash(self, state: State) -> State:
         """The holder ends; the next one finds in Redis which rows were published (see ``lease``)."""

@@ -101,6 +101,8 @@ class Cancels:
             task = self.tasks.get(move.id, "")
             if move.lane == STOPPED and task not in done:
                 self.events.append(("stop", task, CANCELLED if kinds.get(move.id) == "cancelled" else OTHER))
+            elif move.lane != STOPPED and task:
+                self.events.append(("divert", task))
 
     def adopted(self, _epoch: int) -> None:
         self.events.append(("crash",))
