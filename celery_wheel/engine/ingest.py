@@ -297,7 +297,8 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
 
 
 def _fresh(ctx: Context, arrivals: list[model.Arrival]) -> list[model.Arrival]:
-    """Return the arrivals that are not in the store, each once; blocks are taken apart where some are."""
+    """Return the arrivals that are not in the store, each once; blocks are taken apart where some are. An unreadable
+    one with a known id is taken for that message: without its key, a message that was accepted comes so again."""
     ids: list[str] = []
     for one in arrivals:
         ids += one.envelope_ids if isinstance(one, model.MessageBlock) else (one.envelope_id,)

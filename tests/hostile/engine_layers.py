@@ -192,6 +192,8 @@ def _fate(store: FullStore, read: model.Message | model.Unreadable, raw: bytes, 
     found = store.handover.find(0, _ids(store, read.envelope_id, task_id))
     stored = next((one for one in found if one.message.task_id == task_id), None)
     if stored is None:
+        if isinstance(read, model.Unreadable) and not is_alone:
+            return "known"  # it may be an accepted message once more, whose key is gone: a requeue would run it twice
         raise Broken("the store has neither the message nor its bytes")
     if isinstance(read, model.Unreadable):
         is_kept = stored.outcome == "rejected" and stored.reason and stored.message.body in (raw, read.raw)
