@@ -21,7 +21,6 @@ from tests.kit.manual import PAGES, README, ROOT, code, page
 #: Page → the test that runs those of its examples that are no settings.
 RUN_BY = {
     "README.md": "tests/test_docs_examples.py",
-    "cli.md": "tests/integration/cli/test_cli_doc.py",
     "control-celery.md": "tests/integration/remote_control/test_remote_control.py",
     "django.md": "tests/admin/test_installing.py",
     "groups.md": "tests/test_docs_examples.py",

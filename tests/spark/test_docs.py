@@ -17,6 +17,7 @@ from celery_wheel.pipeline.jobs.reconcile import DISPATCHED, EXECUTED, KINDS, SC
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.store.model import COMMITTED
+from tests.kit.generated import site_page
 from tests.kit.holder import NOW
 from tests.spark.stores import Site
 from tests.spark.test_write import listed
@@ -157,4 +158,6 @@ def test_examples_of_schedule_run(spark: SparkSession, one: Site, lake: Path, mo
 
 def test_the_page_has_every_option() -> None:
     options = {option for parameter in cli.make_command("schedule").params for option in parameter.opts}
-    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE)) - {"--jars"} == options - {"--help"}
+    text = site_page("schedule-job.md", SCHEDULE_PAGE) + JOBS_PAGE
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", text)) >= options - {"--help"}
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE)) <= options
