@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 import msgspec
+import yaml
 from sqlalchemy import Index, UniqueConstraint
 from sqlalchemy.dialects import postgresql
 
@@ -309,6 +310,19 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("wheel.md", "steps"): wheel_steps,
 }
 
+
+def alert_text(rule: dict[str, Any]) -> str:
+    severity, notes = rule["labels"]["severity"], rule["annotations"]
+    return f"`{rule['alert']}`, {severity}: {literals(notes['description'])}"
+
+
+#: Anchor of its section → each alert.
+ALERTS: dict[str, dict[str, Any]] = {
+    rule["annotations"]["runbook_url"].partition("#")[2]: rule
+    for rule in yaml.safe_load((ROOT / "example_project/deploy/prometheus/alerts.yaml").read_text())["groups"][0][
+        "rules"
+    ]
+}
 #: Jobs of the pipeline that another page than pipeline-jobs.md describes.
 PAGES_OF_JOBS = {"schedule": "schedule-job.md", "tail": "pipeline.md"}
 #: The parts that are long, and read on the site alone: docs/conf.py puts them in the place of ``<!-- tables -->``.
