@@ -197,9 +197,7 @@ def test_the_app_of_the_readme_is_one_of_celery() -> None:
 
 
 def test_an_audited_cancel_has_its_actor(shop: dict[str, Any]) -> None:
-    cancel, erase = [
-        block for block in blocks("permissions.md") if "app.wheel" in block
-    ]  # a contract test runs the other
+    cancel, erase = [block for block in blocks("permissions.md") if "app.wheel" in block]
     request = SimpleNamespace(user=SimpleNamespace(get_username=lambda: "ann"))
     exec(cancel, {**shop, "task_id": shop["first"].id, "request": request})  # noqa: S102
     [entry] = shop["app"].wheel.audit().items

@@ -45,6 +45,7 @@ from celery_wheel.store.ports.pages import (
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page, wheel_commands
+from tests.unit.test_imports import FLOOR
 
 #: The examples of commands, which ``test_cli_doc.py`` runs.
 EXAMPLES = (ROOT / "tests/integration/cli/examples.md").read_text(encoding="utf-8")
@@ -311,6 +312,19 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
 }
 
 
+def rooms() -> str:
+    """Return the rooms of the packages, the highest floor first, each with the first line of its docstring."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for room, floor in sorted(FLOOR.items(), key=lambda one: (-one[1], one[0])):
+            folder = ROOT / ("" if room == "django_wheel" else "celery_wheel") / room
+            file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+            said = str(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))).split("\n")[0]
+            yield str(floor), f"`{room}`", said.replace("``", "`")
+
+    return table("floor | room | what is in it", rows())
+
+
 def alert_text(rule: dict[str, Any]) -> str:
     severity, notes = rule["labels"]["severity"], rule["annotations"]
     return f"`{rule['alert']}`, {severity}: {literals(notes['description'])}"
@@ -330,6 +344,7 @@ OF_THE_SITE: dict[tuple[str, str], Callable[[], str]] = {
     ("tasks.md", "objects"): objects,
     ("metrics.md", "metrics"): metrics_table,
     ("cli.md", "commands"): command_sections,
+    ("architecture.md", "rooms"): rooms,
     ("schema.md", "tables"): tables,
 } | {(PAGES_OF_JOBS.get(name, "pipeline-jobs.md"), f"options of {name}"): partial(job_options, name) for name in JOBS}
 
