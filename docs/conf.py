@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pygments.lexers.special import TextLexer
+from sphinx.ext.autodoc.mock import mock
 
 from celery_wheel.values import __version__
 
@@ -50,7 +51,9 @@ def link_files(app: Any, page: str, source: list[str]) -> None:
             return f"[{text}]({REPOSITORY}/blob/v{release}/{file})"
         return f"{{download}}`{text.strip('`')} <../{file}>`" if (ROOT / file).is_file() else text
 
-    source[0] = _FILE.sub(link, site_page(f"{page}.md", source[0]))
+    with mock(["pyspark", "pyarrow", "pandas", "matplotlib"]):  # the jobs' options need no Spark
+        text = site_page(f"{page}.md", source[0])
+    source[0] = _FILE.sub(link, text)
 
 
 def setup(app: Any) -> None:

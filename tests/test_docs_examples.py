@@ -21,7 +21,6 @@ from tests.kit.manual import PAGES, README, ROOT, code, page
 #: Page → the test that runs those of its examples that are no settings.
 RUN_BY = {
     "README.md": "tests/test_docs_examples.py",
-    "cli.md": "tests/integration/cli/test_cli_doc.py",
     "control-celery.md": "tests/integration/remote_control/test_remote_control.py",
     "django.md": "tests/admin/test_installing.py",
     "groups.md": "tests/test_docs_examples.py",
@@ -198,9 +197,7 @@ def test_the_app_of_the_readme_is_one_of_celery() -> None:
 
 
 def test_an_audited_cancel_has_its_actor(shop: dict[str, Any]) -> None:
-    cancel, erase = [
-        block for block in blocks("permissions.md") if "app.wheel" in block
-    ]  # a contract test runs the other
+    cancel, erase = [block for block in blocks("permissions.md") if "app.wheel" in block]
     request = SimpleNamespace(user=SimpleNamespace(get_username=lambda: "ann"))
     exec(cancel, {**shop, "task_id": shop["first"].id, "request": request})  # noqa: S102
     [entry] = shop["app"].wheel.audit().items

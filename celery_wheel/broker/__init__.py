@@ -1,6 +1,6 @@
-"""The names that producers and schedulers compute alike, without talking to each other. Standard library only.
+"""An edge for each broker: Redis, RabbitMQ (``amqp``), and any other transport of kombu (``virtual``).
 
-::
+This module has the names that producers and schedulers compute alike, without talking to each other::
 
     key, or else the task id     ──►   shard 3 of 4
     namespace "wheel", shard 3   ──►   wheel queue "wheel.3", after a transport's prefix (Redis: ``global_keyprefix``)

@@ -34,7 +34,8 @@ def groups(ctx: click.Context, /, search: str | None, sort: Any, **paging: Any) 
 
     A waiting task is due, and pending. In flight are the dispatched tasks that no worker has reported as ended; they
     are counted where the group has a concurrency. The name is "-" for tasks without a group. Limits are those that the
-    group has of its own, beside those of its class in wheel_limits.
+    group has of its own, beside those of its class in wheel_limits. With more than 2,000 groups, a list sorted by
+    waiting has at most the hundred largest.
     """
     now_ms = options.now_ms()
     columns: list[Column[GroupState]] = [

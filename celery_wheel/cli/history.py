@@ -133,10 +133,11 @@ def requeue(ctx: click.Context, /, ids: tuple[str, ...], kind: str, how: Any, ba
     """Dispatch rejected or expired tasks now: by id, by ids on stdin (-), or all that match a filter.
 
     Fix the cause first; `celery wheel rejected` shows it. Bytes that could not be read have no task id and no
-    destination, and stay. --from and --to are of the time of the outcome.
+    destination, and stay. --from and --to are of the time of the outcome. On brokers other than Redis the tasks have
+    the header wheel_redelivered.
 
-    Exit code: 0 when all are done; 3 when some have no such outcome, or are unknown; 4 when no scheduler answered in
-    time: unanswered requests were withdrawn, and nothing will happen to their tasks.
+    Exit code: 0 when all are done; 3 when some have no such outcome (too_late), or are unknown; 4 when no scheduler
+    answered in time: unanswered requests were withdrawn, and nothing will happen to their tasks.
     """
     criteria, how["reason"] = options.take_criteria(params), how["reason"] or "requeued"
     with open_wheel(ctx, criteria["shard"]) as wheel:
@@ -169,7 +170,7 @@ def replay(ctx: click.Context, /, how: Any, to_ms: int | None, **params: Any) ->
     The command is for tasks that wheel_on_broker_rollback did not send again by itself: with "warn", or beyond
     wheel_rollback_window. Tasks dispatched longer ago than wheel_history_retention are forgotten. The tasks are
     dispatched in the order in which they were due; where the broker keeps no offset (all but Redis) they have the
-    header wheel_redelivered.
+    header wheel_redelivered. They cannot be cancelled.
 
     Exit code: 0 when all are done; 3 when some could not be; 4 when no scheduler answered in time: unanswered requests
     were withdrawn, and nothing will happen to their tasks.

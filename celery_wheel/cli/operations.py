@@ -58,7 +58,8 @@ def move(ctx: click.Context, to: str, source: str | None, yes: bool, as_json: bo
 
     Pending tasks, schedules, pauses, history and the audit log move along, and tables are made. Messages in the broker
     stay there. The command may be killed and run again; the old store refuses every use from then on. The command
-    prints the line of the settings to change afterwards; no password is printed. Exit code: 1 when nothing was moved.
+    prints the line of the settings to change afterwards, without a password; restart every process that uses the wheel
+    with it. Exit code: 1 when nothing was moved.
     """
     from celery_wheel.conf import Conf
     from celery_wheel.operations.stores import move as operation
@@ -97,7 +98,8 @@ def _show_moved(done: MovedStore, line: str) -> None:
 def reshard(ctx: click.Context, shards: int, yes: bool) -> None:
     """Give the store SHARDS shards, while no scheduler runs; pending tasks move along.
 
-    Tasks with one key keep their order. With fewer shards, the history of the removed shards is forgotten.
+    Tasks with one key keep their order. With fewer shards, the history of the removed shards is forgotten; with
+    wheel_history_archive, a shard is removed only when its history is archived. Set wheel_shards everywhere afterwards.
     """
     from celery_wheel.operations.stores import reshard_of
 
@@ -299,6 +301,10 @@ def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: b
     Recurring schedules go on where they stopped; a name that exists here stays as it is. A second import schedules no
     task twice. Exit code: 0 when all of the file is here; 3 when some of it is not, or is here otherwise than in the
     file: the other lines are imported.
+
+    stderr lists the first such lines. Where a task or schedule is here otherwise than in the file, the store keeps its
+    own: keep it, or cancel, rename or delete it and import again. Where a task has left this store since, a later drain
+    removed it, and the file of that drain has it. Rejected tasks need --include.
     """
     from celery_wheel.operations import drain as operation
 

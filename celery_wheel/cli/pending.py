@@ -198,9 +198,11 @@ def cancel(ctx: click.Context, /, **params: Any) -> None:
     """Cancel pending tasks: by id, by ids on stdin (-), or all that match a filter.
 
     The matches of a filter are counted and confirmed. With --background the schedulers act on them, and the command
-    ends at once. Exit code: 0 when all are cancelled, by this request or an
-    earlier one; 3 when some were too late, or are unknown; 4 when no scheduler answered in time: unanswered requests
-    were withdrawn, and nothing will happen to their tasks.
+    ends at once. More than 2,000 tasks are sent in several requests, each with the whole --timeout.
+
+    Exit code: 0 when all are cancelled, by this request (done) or an earlier one (already); 3 when some were too late,
+    or are unknown; 4 when no scheduler answered in time: unanswered requests were withdrawn, and nothing will happen
+    to their tasks.
     """
     send = lambda wheel, ids, how: wheel.cancel(ids, **how)  # noqa: E731
     _change(ctx, "Cancel {}?", CANCELLED, send, bulk={"verb": CANCEL}, **params)

@@ -156,6 +156,8 @@ def instant(at_ms: int) -> str:
 def status(ctx: click.Context, as_json: bool, address: str | None) -> None:
     """Show each shard's holder, offset, pending tasks and levels, and how many schedules there are.
 
+    Tasks that a pause, a limit or a group holds back are held, and not behind.
+
     With --probe no app is started and no store is opened: the scheduler's page /readyz answers. celery-wheel-probe does
     the same without Celery's command line.
 

@@ -112,7 +112,9 @@ Option = Callable[[Any], Any]
 store_option: Option = click.option(
     "--store", metavar="URL", help="Store, as wheel_store names it; default: environment CELERY_WHEEL_STORE."
 )
-input_option: Option = click.option("--input", metavar="PATH", help="Parquet to read instead of a store.")
+input_option: Option = click.option(
+    "--input", metavar="PATH", help="Archive, or Parquet with the columns of tail, to read instead of a store."
+)
 output_option: Option = click.option("--output", metavar="DIR", help="Folder for tables, picture and summary.json.")
 span_options: tuple[Option, ...] = (
     parameters.instant("--from", "from_ms", help="First instant: ISO 8601, Unix ms, -1h."),

@@ -14,11 +14,13 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
+import yaml
 from sqlalchemy import Index, UniqueConstraint
 from sqlalchemy.dialects import postgresql
 
@@ -26,6 +28,8 @@ from celery_wheel.broker.envelope import Envelope
 from celery_wheel.conf import settings
 from celery_wheel.metrics.samples import METRICS, Kind
 from celery_wheel.operations import doctor
+from celery_wheel.pipeline.cli import make_command
+from celery_wheel.pipeline.jobs import JOBS
 from celery_wheel.requests.results import CompletionResult
 from celery_wheel.store.audit_model import AuditedRequest
 from celery_wheel.store.model import Gate
@@ -41,7 +45,10 @@ from celery_wheel.store.ports.pages import (
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page, wheel_commands
+from tests.unit.test_imports import FLOOR
 
+#: The examples of commands, which ``test_cli_doc.py`` runs.
+EXAMPLES = (ROOT / "tests/integration/cli/examples.md").read_text(encoding="utf-8")
 #: The worked example of docs/wheel.md: instants at which seven timers are due.
 SEVEN = (5, 35, 350, 446, 450, 455, 9_000)
 
@@ -156,15 +163,47 @@ def some_rows(index: Index) -> str:
     return "" if condition is None else f", where {condition}"
 
 
-def command_options() -> str:
-    """Return the options of each command of ``celery wheel``."""
+def command_sections() -> str:
+    """Return each command of ``celery wheel`` with its help, its options, and an example that a test runs."""
+    found = dict(re.findall(r"^### ([^\n]*)\n\n(```console\n.*?```)", EXAMPLES, re.DOTALL | re.MULTILINE))
+    sections = (section_of(name, command, found[name]) for name, command in sorted(wheel_commands().items()))
+    return "\n\n".join(sections) + "\n"
 
-    def rows() -> Iterator[tuple[str, ...]]:
-        for name, command in sorted(wheel_commands().items()):
-            options = [one.opts[0] for one in command.params if isinstance(one, click.Option)]
-            yield f"`{name}`", ", ".join(f"`{one}`" for one in options)
 
-    return table("command | options", rows())
+def section_of(name: str, command: click.Command, example: str) -> str:
+    usage = " ".join(command.collect_usage_pieces(click.Context(command)))
+    text = f"`celery -A proj wheel {name} {usage}`\n\n{markdown(inspect.cleandoc(str(command.help)))}"
+    return f"### {name}\n\n{text}\n{options_table(command)}\n{example}\n"
+
+
+def job_options(name: str) -> str:
+    """Return the options of a job of ``celery-wheel-pipeline``, without those that every job has."""
+    return options_table(make_command(name), ("--json", "--master", "--remote"))
+
+
+def markdown(text: str) -> str:
+    """Return the help of a command with its literals as code; click shows a paragraph after ``\\b`` as it stands."""
+
+    def paragraph(one: str) -> str:
+        return literals(one) if not one.startswith("\b") else "```text" + one.removeprefix("\b") + "\n```"
+
+    return "\n\n".join(map(paragraph, text.split("\n\n")))
+
+
+def literals(text: str) -> str:
+    """Return a sentence with its options, settings and other literals as code."""
+    parts = re.split(r"(`[^`]*`)", text)
+    for at in range(0, len(parts), 2):
+        parts[at] = re.sub(r'wheel=\{.*?\}|--[a-z][a-z-]*|\b\w*(?:_\w+)+|"\w+"', r"`\g<0>`", parts[at])
+    return "".join(parts)
+
+
+def options_table(command: click.Command, without: Container[str] = ()) -> str:
+    """Return the options of a command with their help; empty where it has none."""
+    context = click.Context(command)
+    options = [one for one in command.params if isinstance(one, click.Option) and one.opts[0] not in without]
+    records = [record for one in options if (record := one.get_help_record(context)) is not None]
+    return table("option | meaning", ((f"`{name}`", literals(text)) for name, text in records)) if records else ""
 
 
 #: The methods of ``app.wheel`` → the class of their items or results.
@@ -272,13 +311,42 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("wheel.md", "steps"): wheel_steps,
 }
 
-#: The parts that are long, and read on the site alone: docs/conf.py puts them in the place of ``<!-- options -->``.
+
+def rooms() -> str:
+    """Return the rooms of the packages, the highest floor first, each with the first line of its docstring."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for room, floor in sorted(FLOOR.items(), key=lambda one: (-one[1], one[0])):
+            folder = ROOT / ("" if room == "django_wheel" else "celery_wheel") / room
+            file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+            said = str(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))).split("\n")[0]
+            yield str(floor), f"`{room}`", said.replace("``", "`")
+
+    return table("floor | room | what is in it", rows())
+
+
+def alert_text(rule: dict[str, Any]) -> str:
+    severity, notes = rule["labels"]["severity"], rule["annotations"]
+    return f"`{rule['alert']}`, {severity}: {literals(notes['description'])}"
+
+
+#: Anchor of its section → each alert.
+ALERTS: dict[str, dict[str, Any]] = {
+    rule["annotations"]["runbook_url"].partition("#")[2]: rule
+    for rule in yaml.safe_load((ROOT / "example_project/deploy/prometheus/alerts.yaml").read_text())["groups"][0][
+        "rules"
+    ]
+}
+#: Jobs of the pipeline that another page than pipeline-jobs.md describes.
+PAGES_OF_JOBS = {"schedule": "schedule-job.md", "tail": "pipeline.md"}
+#: The parts that are long, and read on the site alone: docs/conf.py puts them in the place of ``<!-- tables -->``.
 OF_THE_SITE: dict[tuple[str, str], Callable[[], str]] = {
     ("tasks.md", "objects"): objects,
     ("metrics.md", "metrics"): metrics_table,
-    ("cli.md", "options"): command_options,
+    ("cli.md", "commands"): command_sections,
+    ("architecture.md", "rooms"): rooms,
     ("schema.md", "tables"): tables,
-}
+} | {(PAGES_OF_JOBS.get(name, "pipeline-jobs.md"), f"options of {name}"): partial(job_options, name) for name in JOBS}
 
 
 def part(name: str) -> re.Pattern[str]:

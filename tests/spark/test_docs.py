@@ -17,6 +17,7 @@ from celery_wheel.pipeline.jobs.reconcile import DISPATCHED, EXECUTED, KINDS, SC
 from celery_wheel.pipeline.source.options import read_options
 from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA, PENDING_SCHEMA
 from celery_wheel.store.model import COMMITTED
+from tests.kit.generated import site_page
 from tests.kit.holder import NOW
 from tests.spark.stores import Site
 from tests.spark.test_write import listed
@@ -105,7 +106,7 @@ def test_job_pages_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys
 def test_every_job_option_and_finding_of_the_page_exists() -> None:
     assert [name for name in JOBS if name in DESCRIBED] == DESCRIBED
     known = {option for name in JOBS for parameter in make_command(name).params for option in parameter.opts}
-    known |= {"--py-files", "--no-deps"}  # of spark-submit and of pip
+    known |= {"--py-files", "--no-deps", "--help"}  # of spark-submit, of pip, and of click
     assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", JOBS_PAGE)) <= known
     findings, columns = JOBS_PAGE.split("| finding | meaning |")[1].split("\n\n", 1)
     assert names(findings) == {*KINDS}
@@ -157,4 +158,6 @@ def test_examples_of_schedule_run(spark: SparkSession, one: Site, lake: Path, mo
 
 def test_the_page_has_every_option() -> None:
     options = {option for parameter in cli.make_command("schedule").params for option in parameter.opts}
-    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE)) - {"--jars"} == options - {"--help"}
+    text = site_page("schedule-job.md", SCHEDULE_PAGE) + JOBS_PAGE
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", text)) >= options
+    assert set(re.findall(r"--[a-z]+(?:-[a-z]+)*", SCHEDULE_PAGE)) <= options | {"--help"}

@@ -205,6 +205,8 @@ def create(
     Every weekday at 9 in Berlin:
       create report --task app.report --zone Europe/Berlin --cron '0 9 * * mon-fri'
 
+    One of the two day fields of --cron may be limited, because Celery and cron differ where both are.
+
     Exit code: 0 when it is created; 1 when the name is in use or the definition is refused, with the reason; 4 when no
     scheduler answered in time: the request was withdrawn.
     """

@@ -19,7 +19,9 @@ from celery_wheel.values.format import format_count
 
 NAME = "compact"
 OPTIONS = (
-    click.option("--archive", metavar="DIR", required=True, help="Folder of the archive, as archive --output has it."),
+    click.option(
+        "--archive", metavar="DIR", required=True, help="Folder of the archive, the --output of the job archive."
+    ),
     duration_option("--keep", "1d", "Time for which replaced files stay."),
 )
 

@@ -22,7 +22,9 @@ NAME = "erase"
 #: The columns by which events are erased; an archive does not have the schedule of a task.
 COLUMNS = ("task_id", "key", "group")
 OPTIONS = (
-    click.option("--archive", metavar="DIR", required=True, help="Folder of the archive, as archive --output has it."),
+    click.option(
+        "--archive", metavar="DIR", required=True, help="Folder of the archive, the --output of the job archive."
+    ),
     click.option("--task-id", metavar="ID", help="Erase the events of the task with this id."),
     click.option("--key", help="Erase the events of the tasks with this key."),
     click.option("--group", help="Erase the events of the tasks of this group."),

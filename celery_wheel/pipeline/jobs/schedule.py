@@ -33,15 +33,38 @@ from celery_wheel.store.store_model import BulkLoad
 NAME = "schedule"
 OPTIONS = (
     inputs.store_option,
-    click.option("--rows", "path", metavar="PATH", help="Rows as Parquet, .csv (with a header) or .jsonl, also .gz."),
-    click.option("--jdbc", metavar="URL", help="Database of --table, with a driver that Spark has."),
+    click.option(
+        "--rows",
+        "path",
+        metavar="PATH",
+        help="Parquet, also a folder; CSV with a header (.csv); JSON lines (.jsonl, .json, .ndjson); also .gz.",
+    ),
+    click.option("--jdbc", metavar="URL", help="Database of --table; Spark needs its driver (spark-submit --jars)."),
     click.option("--table", metavar="NAME", help="Table of --jdbc, or a query in parentheses with a name."),
-    click.option("--delimiter", metavar="TEXT", default=",", show_default=True, help="Separator of a CSV's values."),
-    click.option("--quote", metavar="CHARACTER", default='"', show_default=True, help="Quote of a CSV's texts."),
-    click.option("--encoding", metavar="NAME", default="UTF-8", show_default=True, help="Encoding of a CSV."),
-    click.option("--row-a-line", is_flag=True, help="No text of the CSV has several lines: it is read in parts."),
-    click.option("--sql", metavar="SELECT", help="Query for the columns: SELECT … FROM rows."),
-    click.option("--batch", metavar="NAME", help="Name of this load; a batch is loaded once."),
+    click.option(
+        "--delimiter", metavar="TEXT", default=",", show_default=True, help="Separator of a CSV's values; \\t is a tab."
+    ),
+    click.option(
+        "--quote",
+        metavar="CHARACTER",
+        default='"',
+        show_default=True,
+        help="Quote around texts of a CSV that have a separator or several lines; doubled, it stands for itself.",
+    ),
+    click.option(
+        "--encoding", metavar="NAME", default="UTF-8", show_default=True, help="Encoding of a CSV, by its Java name."
+    ),
+    click.option(
+        "--row-a-line", is_flag=True, help="Promise that no text of the CSV has several lines: Spark reads it in parts."
+    ),
+    click.option(
+        "--sql", metavar="SELECT", help="Query of Spark that makes the columns from the rows: SELECT … FROM rows."
+    ),
+    click.option(
+        "--batch",
+        metavar="NAME",
+        help="Name of this load, required without --dry-run; a batch is loaded once, or resumed.",
+    ),
     click.option("--id", "id_column", metavar="COLUMN", help="Column whose value makes a row idempotent in any batch."),
     click.option("--app", metavar="PROJ:APP", help="App whose routes and task options apply; executors import it."),
     click.option("--task", metavar="NAME", help="Task of rows that name none."),

@@ -29,7 +29,10 @@ from celery_wheel.values.mask import NO_MASK, Mask
 from tests.contract.stores.conftest import MakeSqlStore
 from tests.contract.stores.test_audit import entry
 from tests.kit.holder import NOW, Holder
-from tests.kit.manual import code, page
+from tests.kit.manual import ROOT
+
+#: The program with which a third party checks an export.
+PROGRAM = ROOT / "example_project/check_audit_log.py"
 
 
 def write(holder: Holder, count: int, **parts: Any) -> None:
@@ -217,14 +220,13 @@ def test_a_head_has_one_form() -> None:
 
 @pytest.fixture
 def check(tmp_path: Path) -> Iterator[Any]:
-    """Return a function that runs the page's script on the lines of an export, and returns its error."""
-    [script] = [block for block in code(page("permissions.md"), "python") if "import hashlib" in block]
-    program, file = compile(script, "check_audit.py", "exec"), tmp_path / "audit.jsonl"
+    """Return a function that runs the program on the lines of an export, and returns its error."""
+    program, file = compile(PROGRAM.read_text(encoding="utf-8"), "check_audit.py", "exec"), tmp_path / "audit.jsonl"
 
     def run(content: bytes) -> str:
         file.write_bytes(content)
         try:
-            exec(program, {"sys": sys, "__name__": "check"})  # noqa: S102 - our own page
+            exec(program, {"sys": sys, "__name__": "check"})  # noqa: S102 - our own program
         except (AssertionError, ValueError, LookupError, TypeError, StopIteration, UnicodeError) as error:
             return repr(error)
         return ""
@@ -272,11 +274,10 @@ def test_a_mask_hides_in_an_export(sql_store: SqlStore, sql_holder: Holder) -> N
     assert "hunter2" not in "".join(export(sql_store, AuditCriteria(), Mask(["token"])))
 
 
-def test_the_script_of_the_page_runs_alone(sql_store: SqlStore, sql_holder: Holder, tmp_path: Path) -> None:
+def test_the_program_runs_alone(sql_store: SqlStore, sql_holder: Holder, tmp_path: Path) -> None:
     write(sql_holder, 2)
-    [script] = [block for block in code(page("permissions.md"), "python") if "import hashlib" in block]
     (tmp_path / "audit.jsonl").write_bytes(exported(sql_store))
-    command = [sys.executable, "-I", "-c", script, str(tmp_path / "audit.jsonl")]
+    command = [sys.executable, "-I", str(PROGRAM), str(tmp_path / "audit.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [report(sql_store).head]
 

@@ -1,7 +1,8 @@
-"""A holder's transactions name one shard: while all rows of another shard are locked, its work goes on.
+"""A holder waits for no row of another shard: while all rows of that shard are locked, its work goes on.
 
-So a store may be divided by shards, among servers or by an extension of PostgreSQL. The tables without the column
-``shard`` are small and shared; a holder only adds to them.
+A transaction of one engine names its shard alone. A process that holds several shards may commit the changes of many in
+one transaction (``apply_all``), which writes them one by one where a row of one shard is locked. The tables without the
+column ``shard`` are small and shared; a holder only adds to them.
 """
 
 import json

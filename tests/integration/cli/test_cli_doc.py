@@ -1,4 +1,4 @@
-"""The examples of docs/cli.md print the lines and exit codes that they name; the page has every command.
+"""The examples of every command print the lines and exit codes that they name, and the site has every command.
 
 ::
 
@@ -17,12 +17,14 @@ import click
 import pytest
 
 from tests.integration.cli.conftest import Commands
-from tests.kit.manual import page, wheel_commands
+from tests.kit.generated import EXAMPLES, site_page
+from tests.kit.manual import links, page, wheel_commands
 from tests.kit.patience import wait_until
 from tests.kit.stack import Stack
 
 DOC = page("cli.md")
 PROGRAM = "celery -A proj wheel "
+LONG = re.compile(r"--[a-z-]+").findall
 
 
 def examples(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -48,9 +50,13 @@ def run(command: Commands, line: str, said: list[str]) -> None:
 
 
 def test_the_examples_run(stack: Stack, command: Commands, in_folder: Path) -> None:
-    running, stopped = DOC.split("\n## While no scheduler runs\n")
-    [setup] = re.findall(r"```python\n(.*?)```", running, re.DOTALL)
-    exec(setup, {"app": stack.app})  # noqa: S102 - the manual's own
+    running, stopped = EXAMPLES.split("\n## No scheduler runs from here on\n")
+    for number in range(1, 9):
+        watch = [f"order:{number}"]
+        stack.app.send_task(
+            "app.remind", (number,), countdown=3_600, task_id=f"remind-{number}", wheel={"watch": watch}
+        )
+    stack.app.send_task("app.remind", (9,), countdown=0.1, task_id="remind-9")
     stack.app.send_task("app.remind", countdown=3_600, task_id="bad-1", queue="broken")
     stack.redis.hset("broken", "a", "b")  # a key of another type than the list of a queue
     assert stack.app.wheel.run_now("bad-1") == "done"
@@ -73,17 +79,18 @@ COMMANDS = wheel_commands()
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_is_documented_with_an_example_and_no_option_of_another(name: str) -> None:
-    """The site writes the table of all options from the code."""
-    [section] = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", DOC, re.DOTALL | re.MULTILINE)
+def test_the_site_has_every_command_with_its_options_and_an_example(name: str) -> None:
+    [section] = re.findall(rf"^### {name}\n(.*?)(?=^##|\Z)", site_page("cli.md", DOC), re.DOTALL | re.MULTILINE)
     options = {opt for one in COMMANDS[name].params if isinstance(one, click.Option) for opt in one.opts}
-    prose = re.sub(r"```.*?```", "", section, flags=re.DOTALL)
-    assert set(re.findall(r"`(--[a-z-]+)", prose)) - {"--json"} <= options
+    assert {found for row in re.findall(r"^\| `(-.*?)` \|", section, re.MULTILINE) for found in LONG(row)} >= options
+    assert " ".join(COMMANDS[name].help.split()[:3]) in section.replace("`", "")
     assert any(f"{line.rpartition(PROGRAM)[2]} ".startswith(f"{name} ") for line, _ in examples(section))
 
 
-def test_every_documented_command_exists() -> None:
-    assert set(re.findall(r"^### (.*)$", DOC, re.MULTILINE)) == set(COMMANDS)
+def test_the_page_links_every_command_and_its_own_examples_are_among_those_that_run() -> None:
+    assert {name.replace(" ", "-") for name in COMMANDS} <= {link.removeprefix("#") for link in links(DOC)}
+    assert {line for line, _ in examples(DOC)} <= {line for line, _ in examples(EXAMPLES)}
+    assert set(re.findall(r"^### (.*)$", EXAMPLES, re.MULTILINE)) == set(COMMANDS)
 
 
 def test_wheel_is_a_command_of_celery(stack: Stack) -> None:
