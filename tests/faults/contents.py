@@ -96,6 +96,7 @@ def postgresql_in(scratch: Path) -> Recover:
             for path in (folder, *sorted(one for one in folder.rglob("*") if one.is_dir())):
                 _make(place / path.relative_to(folder))
         put(place, {str(place / Path(name).relative_to(folder)): content for name, content in files.items()})
+        (place / "postmaster.pid").unlink(missing_ok=True)  # PostgreSQL refuses one that a cut left empty: remove it
         for path in out.values():
             path.unlink(missing_ok=True)
         done = subprocess.run(
