@@ -168,15 +168,18 @@ class StackOfCuts(StackWithSchedules):
         """End the load, wait for what is due, and judge."""
         self["asker"].kill()
         found = self.verdict
-        sent, asked, done = dict[str, int](), set[str](), set[str]()
+        sent, asked = dict[str, int](), set[str]()
+        said: dict[str, set[str]] = {"done": set(), "too_late": set()}
         for line in map(json.loads, self.ledger.read_text().splitlines()):
             if "sent" in line:
                 sent[line["sent"]] = line["eta_ms"]
             elif "asked" in line:
                 asked.add(line["asked"])
-            elif line["said"] == "done":
-                done.add(line["answered"])
-        wanted = sent.keys() - asked
+            elif line["said"] in said:
+                said[line["said"]].add(line["answered"])
+        done = said["done"]
+        # A cancel that came too late changes nothing; one without a certain answer may have cancelled its task.
+        wanted = (sent.keys() - asked) | said["too_late"]
         with suppress(AssertionError):  # the missing ones are counted below
             wait_until(lambda: wanted <= self.arrived, "all tasks arrive", seconds)
         instants = self.settle()

@@ -160,7 +160,7 @@ class Cancelling(Model):
 
     def crash(self, state: State) -> State:
         """The holder ends; the next one finds in Redis which rows were published (see ``lease``)."""
-        return replace(state, taken=self.adopted(state), decided=Map())
+        return replace(state, taken=self.adopted(state), decided=Map(), refused=frozenset())
 
     def adopted(self, state: State) -> frozenset[str]:
         return state.pushed

@@ -28,7 +28,12 @@ class Question:
     task_ids: list[str]
     sent: set[str]  #: the tasks of the request whose message had been sent by then
     item: int = 0  #: number of its item in the inbox
+    eta_ms: int | None = None  #: of a move; None: now
     verdicts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> list[str]:
+        return [one for one, said in self.verdicts.items() if self.kind == "move" and said == "done"]
 
 
 @dataclass(slots=True)
@@ -71,7 +76,8 @@ class Asking(Users):
         number = f"00000000-0000-4000-8000-{len(self.questions) + len(self.withdrawn):012d}"
         eta_ms = {"eta_ms": rng.choice((None, now_ms + rng.choice((-5, 0, 3, 20, 200))))} if kind == "move" else {}
         item = self.put(kind, number, task_ids=task_ids, reason="simulated", actor=f"user {number}", **eta_ms)
-        self.questions[number] = Question(kind, task_ids, set(task_ids) - {*known.unsent, "nobody"}, item)
+        sent = set(task_ids) - {*known.unsent, "nobody"}
+        self.questions[number] = Question(kind, task_ids, sent, item, eta_ms.get("eta_ms"))
         return f"{kind} {', '.join(task_ids)}"
 
     def names(self, task_id: str) -> bool:
@@ -87,12 +93,24 @@ class Asking(Users):
             del self.questions[number]
         return f"withdraws {question.kind} {', '.join(question.task_ids)}: {in_time}"
 
-    def collect(self, data: ShardData) -> None:
+    def committed(self, data: ShardData) -> None:
+        """Judge the moves that a commit has just answered: a row of them has its new due time."""
+        etas_ms = {task_id: one.eta_ms for one in self.collect(data) for task_id in one.moved}
+        for stored in data.rows.values() if etas_ms else ():
+            task_id = stored.message.task_id if isinstance(stored.message, Message) else ""
+            if (eta_ms := etas_ms.get(task_id)) is not None and stored.row.eta_ms != eta_ms:
+                raise self._violation(f"{task_id} is due at {stored.row.eta_ms}, and was moved to {eta_ms}")
+
+    def collect(self, data: ShardData) -> list[Question]:
+        """Note the verdicts; returns the requests that have had none before."""
+        found = list[Question]()
         for number, answer in data.answers.items():
             question = self.questions.get(number)  # other users of the simulation make requests, too
             if question is not None and not question.verdicts:
                 question.verdicts = answer.results
+                found.append(question)
         self.moved.update(one.timer_id for one in data.outcomes if one.kind == "moved")
+        return found
 
     def judge(self, data: ShardData, pushes: dict[int, int], excused: set[str], loses: bool) -> None:
         rows = {

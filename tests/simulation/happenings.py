@@ -91,6 +91,8 @@ class Scheduler:
             raise self.world._violation(f"{self.name} has a row of a later epoch in memory")
         if activity == "ingest" and state is not None and isinstance(step, str):
             self.world.claiming.step(step, data, state)
+            if step == "committed":
+                self.world.asking.committed(data)
         self.world.claiming.look(data, self.world.pushes)
         return step
 

@@ -123,6 +123,12 @@ def queue_peeked_before_the_inbox_is_read(right: Any, ctx: Context) -> Generator
     return intake
 
 
+@replaces(commands, "relocate", seed=1)
+def move_that_is_only_answered(right: Any, work: UnitOfWork, row: Row, eta_ms: int | None, *by: str) -> None:
+    """A move is answered, and the task keeps its due time."""
+    right(work, row, eta_ms and row.eta_ms, *by)
+
+
 # A command finds a row at a position that dispatch has passed, and the row is in the lane of a gate by now.
 instead("row_diverted_after_it_was_read", (ShardState, "may_be_diverted", lambda *_: False), seed=14)
 # Rows before the watermark are cancelled as well.

@@ -117,19 +117,21 @@ def released(
     """Return the queued row of a schedule that the ends ``over`` of its runs make due; a due row stays as it is.
 
     The first row of a backfill waits for the runs of the schedule itself, whose number is not limited: it is made due
-    when none of the ``latest`` of them goes on; one that is due and still pending does, however late it is. ``queued``
-    are the pending rows of backfills, in their order.
+    when none of the ``latest`` of them goes on; a pending one does, however late it is. ``queued`` are the pending rows
+    of backfills, in their order.
     """
-    row = next((row for _, row in queued if row.due_ms > now_ms), None)
+    rows = [row for _, row in queued]
+    row = next((row for row in rows if row.due_ms > now_ms), None)
     if row is None:
         return None
     ended, longest_ms = {run.timer_id for run in over}, read_header(row)["queued"]["max_runtime_ms"]
     if (before := run_before(row)) is not None:
         return row if before in ended else None
+    not_before = {other.id for other in rows if other.position >= row.position}
     for run, other, may_be_published in latest:
         if run.ended_ms is not None or run.timer_id in ended or other.lane == STOPPED or not is_reported(other):
             continue
-        if other.due_ms + longest_ms > now_ms if may_be_published else other.due_ms <= now_ms:
+        if other.due_ms + longest_ms > now_ms if may_be_published else other.id not in not_before:
             return None
     return row
 

@@ -70,6 +70,7 @@ def test_all_work_goes_on_with_each_number_exact(stack: Stack, number: int) -> N
     with stack.service():
         first = stack.send(0.3, 8)
         wait_until(lambda: stack.dispatched() == first, "the tasks are dispatched in order")
+        wait_until(lambda: stack.pending() == [0], "their settlement is in the store")
         later = stack.send(3_000, 8)
         wait_until(lambda: stack.pending() == [8], "the others are accepted")
         assert [one.task_id for one in wheel.pending(limit=5).items] == later[:5]

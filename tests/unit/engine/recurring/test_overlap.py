@@ -210,6 +210,24 @@ def test_queued_instants_wait_for_a_run_that_is_overdue(rig: ScheduleRig) -> Non
     assert rig.ran() == [0, 1_000, ALL[-1]]
 
 
+def test_queued_instants_wait_for_a_run_within_its_jitter(rig: ScheduleRig) -> None:
+    rig.create(every_ms=HOUR_MS, overlap="skip", max_runtime_ms=RUNTIME_MS, jitter_ms=50_000)
+    rig.pass_time(HOUR_MS)
+    rig.run()
+    [own] = due(rig)
+    assert own > HOUR_MS + 2_000
+    ids = rig.change("trigger", ["report"])["report"]["task_ids"]
+    rig.run()
+    rig.change("backfill", ["report"], **TIMES, overlap="queue_all")
+    assert due(rig)[1] == own + RUNTIME_MS
+    [run] = [one for one in rig.runs() if one.requested and rig.message(one.timer_id).task_id in ids]
+    rig.pass_time(1_000)
+    rig.put("run_ended", run=run.timer_id)
+    rig.run()
+    rig.run()
+    assert len(rig.ran()) == 1, "the schedule's own run is due in a moment"
+
+
 def test_the_instants_of_the_schedule_itself_wait_for_queued_ones(rig: ScheduleRig) -> None:
     rig.create(every_ms=RUNTIME_MS, overlap="skip", max_runtime_ms=HOUR_MS)
     rig.change("backfill", ["report"], from_ms=START_MS - 2 * RUNTIME_MS, upto_ms=START_MS, overlap="queue_all")
