@@ -158,6 +158,7 @@ def task_of(line: bytes) -> DrainedTask:
         task, task_id, key = found["task"], found["task_id"], found["key"]
         if type(task_id) is not str or not (key is None or type(key) is str):  # no envelope checks those of bytes
             raise Malformed("task_id and key must be texts")
+        f"{task_id}{key}".encode()  # a half of a pair of surrogates is no text: UnicodeEncodeError, a ValueError
         wire = body if task == "" else _wire(found, envelope_id, found["body"])
         place = int(found["shard"]), int(found["row"])
     except KeyError as error:
