@@ -347,6 +347,7 @@ OF_THE_SITE: dict[tuple[str, str], Callable[[], str]] = {
     ("architecture.md", "rooms"): rooms,
     ("schema.md", "tables"): tables,
 } | {(PAGES_OF_JOBS.get(name, "pipeline-jobs.md"), f"options of {name}"): partial(job_options, name) for name in JOBS}
+OF_THE_SITE |= {("alerts.md", anchor): partial(alert_text, rule) for anchor, rule in ALERTS.items()}
 
 
 def part(name: str) -> re.Pattern[str]:

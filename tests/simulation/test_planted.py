@@ -6,10 +6,10 @@ import pytest
 
 from tests.simulation import (  # noqa: F401  (their import plants their bugs)
     planted_collapsing,
+    planted_fleets,
     planted_groups,
     planted_rabbit,
     planted_recurring,
-    planted_schedules,
 )
 from tests.simulation.planted import PLANTED, Plant
 from tests.simulation.worlds import violation_of
