@@ -114,8 +114,8 @@ class Fleet:
                 scheduler.balance.once()
                 for shard, engine in enumerate(scheduler.engines):
                     scheduler.finish(shard, "tend")
-                    for activity in self.activities[1:] if n < self.works or n % 10 == 0 else ():
-                        if engine.state is not None or (shard, activity) in scheduler.rounds:
+                    if engine.state is not None and (n < self.works or n % 10 == 0):
+                        for activity in self.activities[1:]:
                             scheduler.finish(shard, activity)
             self._pass(200)
             if n == 250:
