@@ -14,8 +14,8 @@ from celery_wheel.broker.envelope import check
 from celery_wheel.values import __version__
 from tests.kit.generated import OF_THE_SITE, PARTS, generated_page, part, site_page
 from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
+from tests.kit.rooms import FLOOR
 from tests.simulation.test_planted import PLANTED
-from tests.unit.test_imports import FLOOR
 from tests.year import judges
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ from celery_wheel.store.ports.pages import (
 from celery_wheel.store.sql import schema
 from celery_wheel.timing import TimingWheel
 from tests.kit.manual import DOCS, ROOT, page, wheel_commands
-from tests.unit.test_imports import FLOOR
+from tests.kit.rooms import FLOOR
 
 #: The examples of commands, which ``test_cli_doc.py`` runs.
 EXAMPLES = (ROOT / "tests/integration/cli/examples.md").read_text(encoding="utf-8")

@@ -9,27 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.rooms import FLOOR
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "celery_wheel"
 
-#: The rooms of ``celery_wheel``, from the ground to the top, and ``django_wheel`` above them. A module imports rooms of
-#: lower floors, and its own room.
-FLOORS = (
-    "errors values timing",
-    "store console conf recurring",
-    "overview",
-    "archive engine requests results",
-    "broker metrics",
-    "producer",
-    "bulk_load",
-    "scheduler worker",
-    "control",
-    "app",
-    "beat operations pipeline testing",
-    "cli",
-    "django_wheel",
-)
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 #: Names that rooms import from the package itself, and the rooms that these names stand for. The package loads its
 #: public names lazily, so it stands above all rooms and imports any of them.
 OF_PACKAGE = {"Celery": "app", "install": "app", "wheel_of": "control"}
