@@ -34,7 +34,7 @@ def keep_house(ctx: Context, state: ShardState) -> RoundSteps:
     with state.history:
         with state.active():
             upto = {number: lane.replayable for number, lane in state.lanes.all.items()}
-        keep = Retention(now_ms - limits.retention_ms, limits.history_bytes, limits.archived_only, upto)
+        keep = Retention(now_ms - limits.retention_ms, limits.history_bytes, limits.archived_only, upto, now_ms)
         forgotten = ctx.store.forget(ctx.shard, state.epoch, keep, limits.forget_count)
         more = bool(forgotten)
         for name, kept_ms in limits.retentions.items():

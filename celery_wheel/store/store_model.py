@@ -27,6 +27,7 @@ class Retention(NamedTuple):
     max_bytes: int  #: of all settlements; beyond it the oldest are forgotten, however young
     archived_only: bool = False  #: a settlement stays until an archive has all of it, and keeps all younger settlements
     upto: Mapping[int, Position] = MappingProxyType({})  #: lane → the position after which rows stay
+    now_ms: int = 0  #: a run that has a slot of its group after it stays in the store without its row
 
 
 class ForgetPlace(NamedTuple):

@@ -384,7 +384,7 @@ class Migration(migrations.Migration):
             "RunRow",
             "wheel_run",
             _index("wheel_run_instant", "schedule", "instant_ms", "timer_id", schedule__isnull=False),
-            _index("wheel_run_open", "shard", "timer_id", ended_ms__isnull=True, group__isnull=False),
+            _index("wheel_run_open", "shard", "until_ms", "timer_id", ended_ms__isnull=True, group__isnull=False),
             timer_id=_given("id of the timer"),
             shard=_shard(),
             schedule=_big("id of the schedule, if it is of one", null=True),

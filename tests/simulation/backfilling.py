@@ -6,7 +6,7 @@
                run was going on (skip); the first and the last, or only the last (queue_one); the last, and no run
                goes on (cancel_running). The answer counts the others; runs of an "allow" schedule do not go on
     pushed     a queued instant: the run before it is over, for the first one all that were going on
-    ended      the end of a run makes the queued instant after it due
+    ended      the end of a run makes the queued instant after it due, whatever else waits
 
 A run whose row was made, pushed, ended, moved or forgotten in the same moment may count as going on or not.
 """
@@ -115,17 +115,12 @@ class Backfills:
         if run.timer_id not in data.rows or not run.requested:
             return  # its row is forgotten, so nothing tells; or no queued instant is after it
         queued = [one for one in data.runs.values() if _is_queued(data, one, run.schedule)]
-        later = [one for one in queued if one.timer_id > run.timer_id]
-        rows = [data.rows[one.timer_id].row for one in queued]
-        rows_of_later = [data.rows[one.timer_id].row for one in later if _before(data, one) is run]
-        after = [row for row in rows_of_later if run_before(row) is not None]
-        waiting = [row for row in rows if row.due_ms > now_ms + NEARLY_DUE_MS and row.lane != STOPPED]
-        if len(after) != 1 or after[0] not in waiting or after[0].id in moved_by_users(data):
-            return
-        if data.runs[after[0].id].ended_ms is not None:
-            return  # a later run has replaced it: it is about to be cancelled
-        if after[0] is min(waiting, key=lambda row: row.position):
-            raise self._violation(f"queued row {after[0].id} still waits for run {run.timer_id}, which has ended")
+        later = [one for one in queued if one.timer_id > run.timer_id and _before(data, one) is run]
+        for row in (data.rows[one.timer_id].row for one in later):
+            waits = run_before(row) is not None and row.lane != STOPPED and row.due_ms > now_ms + NEARLY_DUE_MS
+            # One that has ended itself was replaced by a later run: it is about to be cancelled.
+            if waits and row.id not in moved_by_users(data) and data.runs[row.id].ended_ms is None:
+                raise self._violation(f"queued row {row.id} still waits for run {run.timer_id}, which has ended")
 
 
 def _kept(instants: Sequence[int], overlap: str, is_running: bool) -> list[int]:

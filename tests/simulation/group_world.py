@@ -292,7 +292,13 @@ class GroupWorld(World):
     def may_pass(self, row: Row, other: Row) -> bool:
         if row.group != other.group or row.route.target != other.route.target:
             return True
-        if other.id in self.disk.shard(0).returned:  # its limit became lower before it was dispatched
+        data = self.disk.shard(0)
+        if other.id in data.returned:  # its limit became lower before it was dispatched
+            return True
+        if row.id in data.released and data.lanes[row.lane].redelivered:  # it may be in its queue already
+            return True
+        # After a takeover a released row is behind all that is overdue, and so behind rows that found a slot free.
+        if other.id in data.released and other.due_ms > row.due_ms and row.id not in data.released:
             return True
         return super().may_pass(row, other)
 

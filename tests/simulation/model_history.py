@@ -227,9 +227,13 @@ def _end_run(data: ShardData, end: RunEnd) -> None:
 
 
 def open_runs(data: ShardData, now_ms: int) -> list[Run]:
-    found = [one for one in data.runs.values() if one.group is not None and one.ended_ms is None]
-    waited = [replace(one) for one in found if (one.until_ms or 0) > now_ms and one.timer_id in data.rows]
-    return sorted(waited, key=lambda one: one.timer_id)
+    """Return the runs that have a slot of their group, which outlive their rows."""
+    found = [replace(one) for one in data.runs.values() if is_open(one) and (one.until_ms or 0) > now_ms]
+    return sorted(found, key=lambda one: one.timer_id)
+
+
+def is_open(run: Run) -> bool:
+    return run.group is not None and run.ended_ms is None
 
 
 def due_schedules(data: ShardData, upto_ms: int) -> list[Schedule]:

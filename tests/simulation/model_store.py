@@ -462,7 +462,7 @@ class ModelStore:
                 (shard, replace(data.runs[id_]))
                 for shard, data in shards
                 for id_ in timer_ids
-                if id_ in data.runs and id_ in data.rows
+                if id_ in data.runs and (id_ in data.rows or model_history.is_open(data.runs[id_]))
             ]
 
     def open_runs(self, shard: int, now_ms: int) -> list[Run]:

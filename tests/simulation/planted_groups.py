@@ -53,6 +53,11 @@ def runs_forgotten_at_the_adoption(right: Any, store: ModelStore, shard: int, no
     return []
 
 
+@replaces_in_groups(ModelStore, "open_runs", seed=51383)
+def runs_forgotten_with_their_rows(right: Any, store: ModelStore, shard: int, now_ms: int) -> list[Run]:
+    return [run for run in right(store, shard, now_ms) if run.timer_id in store.disk.shard(shard).rows]
+
+
 @replaces_in_groups(UnitOfWork, "settle", seed=6)
 def runs_not_stored(right: Any, work: UnitOfWork, lane: Any, done: Any) -> None:
     done.runs.clear()

@@ -100,7 +100,7 @@ instead("herd_in_the_main_lane", (Occurrences, "lane_apart", lambda *_: ()), see
 # A backfill makes instants that the schedule will make as well.
 instead("backfill_up_to_now", (materialise, "unmade_since", lambda _schedule, now_ms: now_ms), seed=12)
 # The end of a run leaves the queued instant after it where it is.
-instead("queued_instant_that_nothing_releases", (runs, "released", lambda *_: None), seed=658)
+instead("queued_instant_that_nothing_releases", (runs, "released", lambda *_: []), seed=658)
 
 
 @replaces_recurring(materialise, "read_occupied", seed=1)
@@ -192,15 +192,24 @@ def rows_again_after_an_error(right: Any, self: Occurrences, schedule: Schedule,
 @replaces_recurring(runs, "released", seed=113)
 def queued_instant_out_of_turn(
     _: Any, queued: Iterable[tuple[Run, Row]], _latest: object, _over: object, now_ms: int
-) -> Row | None:
+) -> list[Row]:
     """The end of any run of the schedule releases the next queued instant."""
-    return next((row for _, row in queued if row.due_ms > now_ms), None)
+    return [row for _, row in queued if row.due_ms > now_ms][:1]
+
+
+@replaces_recurring(runs, "released", seed=51003)
+def queued_instant_behind_those_of_another_backfill(
+    right: Any, queued: Iterable[tuple[Run, Row]], latest: object, over: object, now_ms: int
+) -> list[Row]:
+    """The end of a run releases the first row that waits, and no other."""
+    first = [row for _, row in queued if row.due_ms > now_ms][:1]
+    return [row for row in right(queued, latest, over, now_ms) if row in first]
 
 
 @replaces_recurring(runs, "released", seed=40025)
 def queued_instant_beside_an_overdue_run(
     right: Any, queued: Iterable[tuple[Run, Row]], latest: Iterable[KnownRun], *rest: Any
-) -> Row | None:
+) -> list[Row]:
     """A run that is due and not yet published counts as over."""
     return right(queued, [one for one in latest if one.may_be_published], *rest)  # type: ignore[no-any-return]
 

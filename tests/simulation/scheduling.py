@@ -143,9 +143,15 @@ class Scheduling:
             self._put(Asked("restore", list(documents), NO_POLICY, moved=moved), documents)
         return f"import {', '.join(documents)}"
 
-    def _is_pending(self, data: ShardData, row_id: int) -> bool:
+    @staticmethod
+    def _is_pending(data: ShardData, row_id: int) -> bool:
+        """Whether a row may be pushed, or pushed again."""
         stored = data.rows.get(row_id)
-        return stored is not None and stored.row.lane != STOPPED and row_id not in self._pushed_ms
+        return (
+            stored is not None
+            and stored.row.lane != STOPPED
+            and stored.row.position > data.lanes[stored.row.lane].offset
+        )
 
     def calm(self) -> None:
         if self._file is not None:

@@ -113,27 +113,35 @@ def occupied(runs: Iterable[KnownRun], max_runtime_ms: int, now_ms: int) -> Occu
 
 def released(
     queued: Iterable[tuple[Run, Row]], latest: Iterable[KnownRun], over: Collection[Run], now_ms: int
-) -> Row | None:
-    """Return the queued row of a schedule that the ends ``over`` of its runs make due; a due row stays as it is.
+) -> list[Row]:
+    """Return the queued rows of a schedule that the ends ``over`` of its runs make due; a due row stays as it is.
 
-    The first row of a backfill waits for the runs of the schedule itself, whose number is not limited: it is made due
-    when none of the ``latest`` of them goes on; a pending one does, however late it is. ``queued`` are the pending rows
-    of backfills, in their order.
+    Each row waits for the run before it in its own backfill. The first row of a backfill waits for the runs of the
+    schedule itself, whose number is not limited: it is made due when none of the ``latest`` of them goes on; a pending
+    one does, however late it is. ``queued`` are the pending rows of backfills, in their order.
     """
     rows = [row for _, row in queued]
-    row = next((row for row in rows if row.due_ms > now_ms), None)
-    if row is None:
-        return None
-    ended, longest_ms = {run.timer_id for run in over}, read_header(row)["queued"]["max_runtime_ms"]
-    if (before := run_before(row)) is not None:
-        return row if before in ended else None
-    not_before = {other.id for other in rows if other.position >= row.position}
+    ended = {run.timer_id for run in over}
+    waiting = {row.id: run_before(row) for row in rows if row.due_ms > now_ms}
+    found = [row for row in rows if waiting.get(row.id) in ended]
+    first = next((row for row in rows if row.id in waiting), None)
+    if first is not None and waiting[first.id] is None and not _goes_on_before(first, rows, latest, ended, now_ms):
+        found.append(first)
+    return found
+
+
+def _goes_on_before(
+    first: Row, rows: Iterable[Row], latest: Iterable[KnownRun], ended: Collection[int], now_ms: int
+) -> bool:
+    """Whether one of the latest runs goes on, for which the first row of a backfill waits."""
+    longest_ms = read_header(first)["queued"]["max_runtime_ms"]
+    not_before = {other.id for other in rows if other.position >= first.position}
     for run, other, may_be_published in latest:
         if run.ended_ms is not None or run.timer_id in ended or other.lane == STOPPED or not is_reported(other):
             continue
         if other.due_ms + longest_ms > now_ms if may_be_published else other.id not in not_before:
-            return None
-    return row
+            return True
+    return False
 
 
 # -- the buffer ------------------------------------------------------------------------------------------

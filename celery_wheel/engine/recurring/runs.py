@@ -76,9 +76,9 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         work.change.run_ends = [*of_slots, *(RunEnd(run.timer_id, work.now_ms) for run in over)]
         work.change.inbox = [one.item_id for one in ended if one.item_id is not None]
         for id_, queue in queues.items():
-            row = released(queue, _known(state, latest[id_]), over, work.now_ms)
-            if row is not None and work.take_out(row):
-                relocate(work, row, None, "the run before it is over", "wheel")
+            for row in released(queue, _known(state, latest[id_]), over, work.now_ms):
+                if work.take_out(row):
+                    relocate(work, row, None, "the run before it is over", "wheel")
         work.reserve()
     if not (yield from work.commit(ctx)):
         return False

@@ -7,8 +7,9 @@
     └ too old, or too many bytes       │        never a row after the offset, whatever a settlement says:
       rows first, then the settlement           a rollback moves the offset back over settlements that stay
 
-A timer goes with its outcomes, claims and run; skips of schedules go by their age. Transactions are short, since every
-other writer waits for them, and need not be durable: history that comes back is forgotten again.
+A timer goes with its outcomes, claims and run. A run that has a slot of its group stays until its end is reported, or
+its time is over. Skips of schedules go by their age. Transactions are short, since every other writer waits for them,
+and need not be durable: history that comes back is forgotten again.
 
 A shorter retention of a queue or a task (``forget_named``) walks over the settlements in the order of their ids, once,
 and removes the rows with that name; the settlements stay. It costs nothing where no name has one.
@@ -35,7 +36,17 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.schema import lane, outcome, route, settlement, shard, tally, timer, total
-from celery_wheel.store.sql.statement import IN_PLACES, Prepared, Statements, constant, held, in_range, numbered, span
+from celery_wheel.store.sql.statement import (
+    IN_PLACES,
+    Prepared,
+    Statements,
+    constant,
+    held,
+    in_order,
+    in_range,
+    numbered,
+    span,
+)
 from celery_wheel.store.store_model import ForgetPlace, Retention
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
@@ -127,6 +138,7 @@ class ArchiveFloors:
 
     def __init__(self) -> None:
         self._marks: dict[int, _ArchiveMark] = {}
+        self.swept: dict[int, tuple[int, int]] = {}  #: shard → (until_ms, timer_id) of the last slot that was looked at
 
     def of(
         self, connection: Connection, statements: HistoryStatements, shard: int, mark: int, last: int
@@ -153,6 +165,7 @@ class ForgetTransaction:
         self._shard, self._epoch, self._limit = shard, epoch, limit
         self._ids: set[int] = set()
         self._settlements: list[tuple[int]] = []
+        self._now_ms = 0
         self._highest = 0  #: of the numbers of forgotten events
         self._mark: int | None = None  #: events after it stay
         self._lowest: dict[int, Position] | None = None
@@ -166,11 +179,13 @@ class ForgetTransaction:
     def run(self, retention: Retention) -> int:
         """Remove history; returns the number of removed rows."""
         fence(self._connection, self._statements, self._shard, self._epoch)
+        self._now_ms = retention.now_ms
         self._collect_settlements(retention)
         if not self.more:
             self._collect(STOPPED, ORIGIN, Position(retention.before_ms, 0))
         self._remove(retention.before_ms)
         self._remove_skips(retention.before_ms)
+        self._sweep_slots()
         return len(self._ids)
 
     def _collect_settlements(self, retention: Retention) -> None:
@@ -224,6 +239,7 @@ class ForgetTransaction:
     def run_named(self, name: str, retention: Retention, after: ForgetPlace) -> ForgetPlace:
         """Remove history of a queue or a task; returns the place after which the next transaction looks."""
         fence(self._connection, self._statements, self._shard, self._epoch)
+        self._now_ms = retention.now_ms
         scope, _, of = name.partition(":")
         self._in_range, self._name = self._history.of_scope[scope], {"name": of}
         connection, statements, last = self._connection, self._history, after.settlement
@@ -264,7 +280,7 @@ class ForgetTransaction:
         last = statements.last_outcome.each(connection, "gone", sorted(self._ids), shard=self._shard)
         if highest := max([self._highest, *(number or 0 for (number,) in last)]):
             statements.forgotten(connection, at_shard=self._shard, at_epoch=self._epoch, number=highest)
-        remove_rows(connection, self._statements, self._shard, self._ids)
+        remove_rows(connection, self._statements, self._shard, self._ids, self._now_ms)
 
     def _remove(self, before_ms: int) -> None:
         self._remove_rows()
@@ -277,6 +293,17 @@ class ForgetTransaction:
             for kind, before in over.items():
                 statements.forget_total(connection, shard=self._shard, kind=kind, before=before)
             statements.forget_lanes(connection, shard=self._shard)
+
+    def _sweep_slots(self) -> None:
+        """Remove the runs without a row among the next whose time is over.
+
+        Most have their rows, and no report ever came. After an adoption the first of all come again, some at a time.
+        """
+        statements, after = self._statements.of(ScheduleStatements), self._floors.swept.get(self._shard, (0, 0))
+        values = {"shard": self._shard, "after_ms": after[0], "after": after[1], "now_ms": self._now_ms}
+        if over := statements.over_slots(self._connection, **values, limit=ROWS_AT_ONCE).all():
+            self._floors.swept[self._shard] = over[-1].until_ms, over[-1].timer_id
+            statements.forget_slot.many(self._connection, [(one.timer_id,) for one in over])
 
     def _remove_skips(self, before_ms: int) -> None:
         """Remove the oldest skips of schedules; no archive has them."""
@@ -303,16 +330,25 @@ def forget_named(
         return part.removed, place
 
 
-def remove_rows(connection: Connection, statements: Statements, shard: int, row_ids: Collection[int]) -> None:
-    """Remove rows of a shard with their outcomes, claims and runs, behind the fence."""
+def remove_rows(
+    connection: Connection, statements: Statements, shard: int, row_ids: Collection[int], now_ms: int | None = None
+) -> None:
+    """Remove rows of a shard with their outcomes, claims and runs, behind the fence.
+
+    ``now_ms``: runs stay that have a slot of their group then.
+    """
     if not row_ids:
         return
     history, ids = statements.of(HistoryStatements), sorted(row_ids)
     routes = Counter(history.routes.each(connection, "gone", ids))
     count_routes(connection, statements, shard, {route: -n for (route,), n in routes.items()})
-    unwatch, forget_run = statements.of(ControlStatements).unwatch, statements.of(ScheduleStatements).forget_run
-    for statement in (history.forget_timer, history.forget_outcome, unwatch, forget_run):
+    unwatch, runs = statements.of(ControlStatements).unwatch, statements.of(ScheduleStatements)
+    for statement in (history.forget_timer, history.forget_outcome, unwatch):
         statement.many(connection, [(one,) for one in ids])
+    if now_ms is None:
+        runs.erase_run.many(connection, [(one,) for one in ids])
+    else:
+        runs.forget_run.many(connection, in_order(runs.forget_run, ({"gone": one, "now_ms": now_ms} for one in ids)))
 
 
 def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:

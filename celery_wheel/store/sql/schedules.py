@@ -17,6 +17,7 @@ from sqlalchemy import (
     false,
     func,
     insert,
+    not_,
     select,
     tuple_,
     update,
@@ -72,7 +73,15 @@ class ScheduleStatements:
         oldest = select(schedule_skip.c.id).where(old).order_by(schedule_skip.c.at_ms)
         self.old_skips = statements(oldest.limit(bindparam("limit")))
         self.forget_skip = statements(delete(schedule_skip).where(schedule_skip.c.id == bindparam("gone")))
-        self.forget_run = statements(delete(run).where(run.c.timer_id == bindparam("gone")))
+        of_row = delete(run).where(run.c.timer_id == bindparam("gone"))
+        # One that has a slot of its group stays: the next holder counts it.
+        self.forget_run = statements(of_row.where(not_(and_(*_has_slot(bindparam("now_ms"))))))
+        self.erase_run = statements(of_row)
+        self.forget_slot = statements(of_row.where(~exists().where(timer.c.id == run.c.timer_id)))
+        of_shard, key = run.c.shard == bindparam("shard"), tuple_(run.c.until_ms, run.c.timer_id)
+        is_next = and_(key > tuple_(bindparam("after_ms"), bindparam("after")), run.c.until_ms <= bindparam("now_ms"))
+        over = select(run.c.until_ms, run.c.timer_id).where(of_shard, is_next, *_may_have_slot())
+        self.over_slots = statements(over.order_by(run.c.until_ms, run.c.timer_id).limit(bindparam("limit")))
 
     def _prepare_writes_of_runs(self, statements: Statements) -> None:
         values = places("shard", *names_of(Run))
@@ -116,8 +125,7 @@ class ScheduleStatements:
         self.runs = self._latest(select(run))
         columns = columns_of(Run, run)
         self.runs_at = statements(select(run.c.shard, *columns).where(run.c.timer_id.in_(numbered("timer"))))
-        is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None), run.c.until_ms > bindparam("now_ms"))
-        of_shard = select(*columns).where(run.c.shard == bindparam("shard"), is_open)
+        of_shard = select(*columns).where(run.c.shard == bindparam("shard"), *_has_slot(bindparam("now_ms")))
         self.open_runs = statements(of_shard.order_by(run.c.timer_id))
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
         offset = select(lane.c.offset_due_ms, lane.c.offset_seq).where(place).scalar_subquery()
@@ -132,6 +140,15 @@ class ScheduleStatements:
         rows = found.join(timer, timer.c.id == found.c.timer_id)
         columns = (*[found.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
         return self._statements(select(*columns).select_from(rows).order_by(*_latest_first(found)))
+
+
+def _may_have_slot() -> tuple[ColumnElement[bool], ...]:
+    return run.c.ended_ms.is_(None), run.c.group.is_not(None)
+
+
+def _has_slot(now_ms: Any) -> tuple[ColumnElement[bool], ...]:
+    """Match the runs that have a slot of their group."""
+    return *_may_have_slot(), run.c.until_ms > now_ms
 
 
 def _latest_first(runs: Any) -> list[ColumnElement[int]]:
@@ -245,5 +262,7 @@ def write_schedules(
     to.add_run.many(connection, [one for one in change.runs if one.group is None], shard)
     to.add_run_of_group.many(connection, [one for one in change.runs if one.group is not None], shard)
     to.end_run.many(connection, [one for one in change.run_ends if one.group is None])
-    to.end_slot.many(connection, [one for one in change.run_ends if one.group is not None], shard)
+    slots = [one for one in change.run_ends if one.group is not None]
+    if to.end_slot.many(connection, slots, shard) != len(slots):  # a run has outlived its row
+        to.forget_slot.many(connection, [(one.timer_id,) for one in slots])
     to.set_skip.many(connection, change.skips, shard)

@@ -31,7 +31,7 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_schedule           a definition that recurs, and its next instant    read by (shard, next_ms)
       └ wheel_revision       a change of a schedule                            stays, also after the schedule
       └ wheel_schedule_skip  instants that did not run                         removed with the history
-    wheel_run                runs of schedules, and of messages of groups      removed with the timer
+    wheel_run                runs of schedules, and of messages of groups      removed with the timer, and its slot
     wheel_meta               one row: version, UUID, secret, number of shards, brokers
 
 A row of wheel_timer without arguments takes about 300 bytes on SQLite: 150 in the table, 40 in the index of positions,
@@ -551,7 +551,7 @@ run = table(
     ),
     optional("ended_ms", sa.BigInteger, "end that its worker reported; instant, Unix milliseconds"),
     partial_index("wheel_run_instant", "schedule", "instant_ms", "timer_id", where={"schedule": True}),
-    partial_index("wheel_run_open", "shard", "timer_id", where={"ended_ms": None, "group": True}),
+    partial_index("wheel_run_open", "shard", "until_ms", "timer_id", where={"ended_ms": None, "group": True}),
 )
 
 schedule_skip = sharded(

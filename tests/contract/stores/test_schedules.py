@@ -392,12 +392,31 @@ def test_a_slot_ends_and_the_run_of_its_schedule_goes_on(holder: Holder, order: 
     assert run_at(holder, row.id) == replace(run, group=GROUP, until_ms=NOW + 7, ended_ms=NOW + 20)
 
 
-def test_runs_of_groups_are_forgotten_with_their_timers(sql_holder: Holder, sql_store: SqlStore) -> None:
-    rows = sql_holder.accept(NOW, NOW + 1)
-    sql_holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL) for row in rows])
+def test_a_run_that_has_a_slot_outlives_its_row(sql_holder: Holder, sql_store: SqlStore) -> None:
+    """The next holder counts it, until its end is reported, or its time is over."""
+    over, ends, times_out, kept = made = sql_holder.accept(NOW, NOW, NOW, NOW + 1)
+    until = {over.id: NOW + 20, times_out.id: NOW + 30}
+    sql_holder.apply(runs=[Run(row.id, group=GROUP, until_ms=until.get(row.id, UNTIL)) for row in made])
     sql_holder.settle(ORIGIN, Position(NOW, NO_LIMIT), at_ms=NOW + 10)
-    assert sql_store.forget(0, sql_holder.epoch, Retention(NOW + 11, NO_LIMIT), 100) == 1
-    assert [row["timer_id"] for row in rows_of(sql_store, schema.run)] == [rows[1].id]
+
+    def forget(now_ms: int) -> list[int]:
+        sql_store.forget(0, sql_holder.epoch, Retention(NOW + 11, NO_LIMIT, now_ms=now_ms), 100)
+        return [row["timer_id"] for row in rows_of(sql_store, schema.run)]
+
+    assert forget(NOW + 20) == [ends.id, times_out.id, kept.id]
+    assert [row["id"] for row in rows_of(sql_store, schema.timer)] == [kept.id]
+    assert [run.timer_id for run in sql_store.open_runs(0, NOW + 20)] == [ends.id, times_out.id, kept.id]
+    sql_holder.apply(run_ends=[RunEnd(row.id, NOW + 21, GROUP, UNTIL) for row in (ends, kept)])
+    assert forget(NOW + 29) == [times_out.id, kept.id]
+    assert forget(NOW + 30) == [kept.id]
+    assert forget(UNTIL) == [kept.id]
+
+
+def test_an_erased_row_leaves_no_run(sql_holder: Holder, sql_store: SqlStore) -> None:
+    [row] = sql_holder.accept(NOW)
+    sql_holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL)])
+    sql_holder.apply(erased=[row.id])
+    assert rows_of(sql_store, schema.run) == []
 
 
 @pytest.mark.parametrize("count", [1, 300])

@@ -15,7 +15,7 @@ from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Spec
 from celery_wheel.recurring.definition import Definition, ScheduledCall
 from celery_wheel.store.schedule_model import MISSED, Run, Schedule
 from tests.unit.engine.conftest import START_MS
-from tests.unit.engine.recurring.conftest import ScheduleRig
+from tests.unit.engine.recurring.conftest import ScheduleRig, definition
 
 NOW = 1_700_000_000_000
 MINUTE = 60_000
@@ -167,6 +167,21 @@ def test_queued_instants_run_when_the_run_before_them_ends(rig: ScheduleRig) -> 
     assert rig.ran() == ALL[:3], "that run was replaced by another"
     rig.tick(200)
     assert rig.ran() == ALL
+
+
+def test_queued_instants_of_two_backfills_do_not_wait_for_each_other(rig: ScheduleRig) -> None:
+    """The second backfill is due before the first, whose runs may take longer."""
+    rig.create(every_ms=HOUR_MS, max_runtime_ms=HOUR_MS)
+    backfill(rig, overlap="queue_all")
+    rig.run()
+    first, *_ = [run.timer_id for run in rig.runs()]
+    rig.change("update", {"report": definition(HOUR_MS, max_runtime_ms=RUNTIME_MS)})
+    backfill(rig, overlap="queue_all")
+    rig.run()
+    assert rig.ran() == [ALL[0], ALL[0]]
+    rig.put("run_ended", run=first)
+    rig.tick(200)
+    assert rig.ran() == [ALL[0], ALL[0], ALL[1]]
 
 
 def test_queued_instants_wait_for_a_run_of_the_schedule(rig: ScheduleRig) -> None:

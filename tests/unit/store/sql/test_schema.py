@@ -212,7 +212,10 @@ PLANS = {
     ],
     "schedules.forget_run": ["SEARCH wheel_run USING INTEGER PRIMARY KEY (rowid=?)"],
     "schedules.runs_at": ["SEARCH wheel_run USING INTEGER PRIMARY KEY (rowid=?)"],
-    "schedules.open_runs": ["SEARCH wheel_run USING INDEX wheel_run_open (shard=?)"],
+    "schedules.open_runs": [
+        "SEARCH wheel_run USING INDEX wheel_run_open (shard=? AND until_ms>?)",
+        "USE TEMP B-TREE FOR ORDER BY",
+    ],
     "schedules.forget_skip": ["SEARCH wheel_schedule_skip USING INTEGER PRIMARY KEY (rowid=?)"],
     "dispatch.rows": ["SEARCH wheel_timer USING INTEGER PRIMARY KEY (rowid=?)"],
     "control.watchers": [
