@@ -50,6 +50,7 @@ BENCHES = {
     "watching": ("overview", "metrics"),
     "groups": ("groups",),
     "bulk_actions": ("bulk",),
+    "neutral.alone": ("neutral",),
 }
 MODULES = {name: module for module, names in BENCHES.items() for name in names}
 #: Benches on one store, which ``--store`` names.
