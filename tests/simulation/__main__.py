@@ -39,6 +39,9 @@ def _options() -> argparse.Namespace:
     seed.add_argument("seed", type=int)
     seed.add_argument("world", nargs="?", choices=WORLDS, default="redis")
     seed.add_argument("--minimise", action="store_true")
+    seed.add_argument(
+        "--aim", nargs=2, action="append", metavar=("STEP", "FAULT"), help="as a part with --aim printed it"
+    )
     seed.add_argument("--plant", choices=[plant.__name__ for plant, _ in PLANTED])
     many = kinds.add_parser("many")
     many.add_argument("first", type=int)
@@ -54,6 +57,7 @@ def _seed(options: argparse.Namespace) -> int:
     plants = (plant() for plant, _ in PLANTED if plant.__name__ == options.plant)
     planted: AbstractContextManager[Any] = next(plants, nullcontext(WORLDS[options.world]))
     with planted as world:
+        world = type(world.__name__, (world,), {"aims": frozenset(map(tuple, options.aim or ()))})
         if not options.minimise:
             try:
                 print("\n".join(world(options.seed).run().log))

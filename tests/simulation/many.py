@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.simulation.happenings import Violation
 from tests.simulation.meetings import Meetings
-from tests.simulation.worlds import WORLDS
+from tests.simulation.worlds import WORLDS, violation_of
 
 SEEDS_AT_ONCE = 25
 
@@ -86,8 +86,10 @@ def run_part(name: str, first: int, end: int, aims: Aims = frozenset()) -> Tally
         try:
             world.run()
         except Violation as violation:
-            what = str(violation).partition("\n")[0]
-            tally.violations.append(f"{what}: python -m tests.simulation seed {seed} {name} --minimise")
+            what, again = str(violation).partition("\n")[0], f"python -m tests.simulation seed {seed} {name} --minimise"
+            if aims and violation_of(WORLDS[name], seed) is None:
+                again += "".join(f" --aim {step!r} {fault!r}" for step, fault in sorted(aims))
+            tally.violations.append(f"{what}: {again}")
         if isinstance(meetings := getattr(world, "meetings", None), Meetings):
             tally.meetings.add(meetings)
     tally.seeds[name] += end - first

@@ -39,6 +39,22 @@ def test_a_broken_promise_is_counted_and_the_other_seeds_run(monkeypatch: pytest
     assert "3 seeds, 1 broken promises" in list(tally.report())
 
 
+def test_a_promise_that_breaks_by_aimed_faults_is_named_with_its_aims(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BreaksIfAimed:
+        aims: frozenset[tuple[str, str]] = frozenset()
+
+        def __init__(self, seed: int) -> None:
+            self.seed = seed
+
+        def run(self) -> None:
+            if self.aims:
+                raise Violation("seed 1: row 5 was pushed early")
+
+    monkeypatch.setitem(WORLDS, "redis", BreaksIfAimed)
+    [found] = run_part("redis", 1, 2, frozenset([("settle: applied", "crash")])).violations
+    assert found.endswith("seed 1 redis --minimise --aim 'settle: applied' 'crash'")
+
+
 def test_a_fault_comes_at_a_step_where_it_is_aimed() -> None:
     cell = "settle: applied", "crash"
     met = [run_part("redis", 0, 10, frozenset(aims)).meetings.met[cell] for aims in ([], [cell])]
