@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.port import Broker
-from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.store.message_pack import WHOLE, pack
 from celery_wheel.store.model import MESSAGES, STOPPED, Message, Outcome, Position, Row, Unreadable
 from tests.simulation.happenings import Happenings
@@ -102,10 +101,7 @@ class RabbitWorld(World):
             self._in_order_of_eta(row)
 
     def may_pass(self, row: Row, other: Row) -> bool:
-        # One of two rows that are due at once has changed its lane twice, and so lost its place: its queue refused
-        # messages, and was paused then.
-        has_lost_its_place = row.eta_ms == other.eta_ms and MAIN not in (row.lane, other.lane)
-        return other.route.target != row.route.target or has_lost_its_place
+        return other.route.target != row.route.target
 
     def _judge_resting(self, row_id: int, outcomes: Sequence[Outcome]) -> None:
         """A task in doubt may be rejected when it is published again."""
