@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
@@ -70,7 +72,12 @@ class World(Happenings):
             scheduler.frozen_until_ms = 0
             scheduler.engine.wanted = True
             scheduler.clock.step(self.clock_ms - scheduler.clock.now_ms())
-        for n in range(400):
+        left: float = math.inf
+        for n in itertools.count():
+            if n >= 400 and n % 100 == 0:  # a window for one row has one published in each turn
+                before, left = left, len(self._missing())
+                if left >= before:
+                    break
             for scheduler in self.schedulers:
                 self._work_on(scheduler)
             self.asking.collect(self.disk.shard(0))
