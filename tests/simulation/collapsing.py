@@ -166,7 +166,10 @@ class Collapsing:
             raise self._violation(f"{message.task_id} of a batch is due at {row.eta_ms}, sent for {eta_ms}")
         waits = message.latest_ms == row.eta_ms > stored.accepted_ms
         with_it = [one.row.id for one in pending if waits and one.row.eta_ms == row.eta_ms and _waits(one)]
-        if waits and len(with_it) >= self.size - 1:
+        # One whose call may run last of all when the batch is due anyway waits until then.
+        calls = [one.message for one in others if one.row.id in with_it and isinstance(one.message, Message)]
+        last_ms = max(self._sent[call.task_id][0] for call in (message, *calls))
+        if waits and len(with_it) >= self.size - 1 and last_ms < row.eta_ms:
             raise self._violation(f"{message.task_id} and rows {with_it} are a full batch, and wait")
         is_full = message.latest_ms is None
         if is_full and sum(one.row.eta_ms == row.eta_ms and not _waits(one) for one in others) < self.size - 1:

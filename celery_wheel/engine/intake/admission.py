@@ -247,12 +247,13 @@ class _Contest:
             is_open = one.eta_ms == one.latest_ms and now_ms < one.eta_ms
             if is_open and own_ms <= one.eta_ms <= due_ms:
                 batches.setdefault(one.eta_ms, []).append(one)
-        due_ms = min(batches, default=due_ms)
+        open_ = {at_ms: members for at_ms, members in batches.items() if len(members) < size}
+        due_ms = min(open_, default=due_ms)
         arrival.eta_ms, arrival.latest_ms, arrival.window_ms = due_ms, due_ms, max(0, due_ms - own_ms)
         self._accept(key, arrival)
-        members = [*batches.get(due_ms, ()), self._pending[key][-1]]
-        if len(members) >= size:
-            full_ms = max(now_ms, *(one.eta_ms - (one.window_ms or 0) for one in members))  # the own etas of the calls
+        members = [*open_.get(due_ms, ()), self._pending[key][-1]]
+        full_ms = max(now_ms, *(one.eta_ms - (one.window_ms or 0) for one in members))  # the own etas of the calls
+        if len(members) >= size and full_ms < due_ms:
             for one in members:
                 self._end_wait(one, full_ms)
 

@@ -164,6 +164,20 @@ def test_no_call_of_a_batch_is_early(rig: Rig) -> None:
     assert rig.pushed == ["x", "a", "b", "c"]
 
 
+def test_a_full_batch_takes_no_more_calls(rig: Rig) -> None:
+    """Its last call may run no sooner than the batch is due anyway."""
+    batch(rig, "ab")
+    settle(rig)
+    batch(rig, "c", delay_ms=500 - (rig.clock.now_ms() - START_MS))
+    settle(rig)
+    batch(rig, "d", delay_ms=400)
+    settle(rig)
+    rig.run(rounds=3, after_ms=START_MS + 500 - rig.clock.now_ms())
+    assert rig.pushed == ["a", "b", "c"]
+    rig.run(rounds=3, after_ms=500)
+    assert rig.pushed == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("ahead_ms", [0, 100, 2_000], ids=["clocks agree", "a producer's clock is ahead", "a delay"])
 def test_calls_that_follow_one_another_are_one_batch(rig: Rig, ahead_ms: int) -> None:
     """The scheduler reads each call before its own eta, where the clock of its producer is ahead."""
