@@ -10,7 +10,6 @@ from unittest import mock
 from celery_wheel.engine import commands, dispatch, ingest
 from celery_wheel.engine.delivery import ConfirmedDelivery
 from celery_wheel.engine.round import Context
-from celery_wheel.engine.state import shard
 from celery_wheel.engine.state.lane import InFlight, Lane, Lanes
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
@@ -131,12 +130,6 @@ otherwise("nothing_is_marked", ModelRabbit, "publish", 1, _unmarked, seed=9, wor
 def refused_row_looks_published(_: Any, lane: Lane) -> Iterator[Row]:
     """A row that its queue refused counts as published until the settlement that moves it is applied."""
     return iter([row for row, _ in lane.in_flight.diverted] if lane.in_flight is not None else [])
-
-
-@replaces(shard, "_all_pass", seed=51084, world=RabbitWorld)
-def refused_rows_leave_their_lane_at_a_pause(right: Any, lane: Lane) -> Any:
-    """The rows of a queue that has refused some go to the lane of its pause, one at a time."""
-    return right(lane)[:1] if lane.refusing else right(lane)
 
 
 @replaces(ingest, "parse", seed=0, world=PackWorld)

@@ -10,14 +10,14 @@ from celery_wheel.engine import ingest
 from celery_wheel.engine.recurring import change, materialise, overlap, runs
 from celery_wheel.engine.recurring.change import _Alteration
 from celery_wheel.engine.recurring.materialise import Occurrences
-from celery_wheel.engine.recurring.overlap import KnownRun, Occupied, Starts
+from celery_wheel.engine.recurring.overlap import KnownRun, Occupied, QueuedRow, Starts
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import CommitInDoubt, StoreError
 from celery_wheel.recurring.definition import ScheduledCall
 from celery_wheel.store.model import Change, Row
-from celery_wheel.store.schedule_model import Revision, Run, Schedule
+from celery_wheel.store.schedule_model import Revision, Schedule
 from tests.simulation import model_history
 from tests.simulation import planted as planted_module
 from tests.simulation.model_history import ShardData
@@ -191,24 +191,24 @@ def rows_again_after_an_error(right: Any, self: Occurrences, schedule: Schedule,
 
 @replaces_recurring(runs, "released", seed=113)
 def queued_instant_out_of_turn(
-    _: Any, queued: Iterable[tuple[Run, Row]], _latest: object, _over: object, now_ms: int
+    _: Any, queued: Sequence[QueuedRow], _latest: object, _over: object, now_ms: int
 ) -> list[Row]:
     """The end of any run of the schedule releases the next queued instant."""
-    return [row for _, row in queued if row.due_ms > now_ms][:1]
+    return [row for row, _ in queued if row.due_ms > now_ms][:1]
 
 
 @replaces_recurring(runs, "released", seed=51003)
 def queued_instant_behind_those_of_another_backfill(
-    right: Any, queued: Iterable[tuple[Run, Row]], latest: object, over: object, now_ms: int
+    right: Any, queued: Sequence[QueuedRow], latest: object, over: object, now_ms: int
 ) -> list[Row]:
     """The end of a run releases the first row that waits, and no other."""
-    first = [row for _, row in queued if row.due_ms > now_ms][:1]
+    first = [row for row, _ in queued if row.due_ms > now_ms][:1]
     return [row for row in right(queued, latest, over, now_ms) if row in first]
 
 
 @replaces_recurring(runs, "released", seed=40025)
 def queued_instant_beside_an_overdue_run(
-    right: Any, queued: Iterable[tuple[Run, Row]], latest: Iterable[KnownRun], *rest: Any
+    right: Any, queued: Sequence[QueuedRow], latest: Iterable[KnownRun], *rest: Any
 ) -> list[Row]:
     """A run that is due and not yet published counts as over."""
     return right(queued, [one for one in latest if one.may_be_published], *rest)  # type: ignore[no-any-return]

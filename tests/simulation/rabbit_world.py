@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from celery_wheel.engine.port import Broker
+from celery_wheel.engine.state.lane import MAIN
 from celery_wheel.store.message_pack import WHOLE, pack
 from celery_wheel.store.model import MESSAGES, STOPPED, Message, Outcome, Position, Row, Unreadable
 from tests.simulation.happenings import Happenings
@@ -101,7 +102,11 @@ class RabbitWorld(World):
             self._in_order_of_eta(row)
 
     def may_pass(self, row: Row, other: Row) -> bool:
-        return other.route.target != row.route.target
+        # A pause takes the rows of a queue that has refused some to its own lane, one at a time: at its end the others
+        # are before those that have gone.
+        lanes = self.disk.shard(0).lanes
+        has_gone = lanes[row.lane].scope is None and row.lane != MAIN and lanes[other.lane].scope is not None
+        return other.route.target != row.route.target or has_gone
 
     def _judge_resting(self, row_id: int, outcomes: Sequence[Outcome]) -> None:
         """A task in doubt may be rejected when it is published again."""

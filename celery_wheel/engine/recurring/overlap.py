@@ -29,7 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_wheel.engine.intake.inbox import ScheduleCommand
-from celery_wheel.engine.recurring.occurrence import is_reported, read_header, run_before
+from celery_wheel.engine.recurring.occurrence import is_reported, read_header
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import (
     ALL,
@@ -111,22 +111,27 @@ def occupied(runs: Iterable[KnownRun], max_runtime_ms: int, now_ms: int) -> Occu
     return Occupied(running, free_ms, until_ms)
 
 
-def released(
-    queued: Iterable[tuple[Run, Row]], latest: Iterable[KnownRun], over: Collection[Run], now_ms: int
-) -> list[Row]:
+class QueuedRow(NamedTuple):
+    """A pending row of a backfill that waits, and the id of the run for which it does; None of the first."""
+
+    row: Row
+    before: int | None
+
+
+def released(queued: Sequence[QueuedRow], latest: Iterable[KnownRun], over: Collection[Run], now_ms: int) -> list[Row]:
     """Return the queued rows of a schedule that the ends ``over`` of its runs make due; a due row stays as it is.
 
     Each row waits for the run before it in its own backfill. The first row of a backfill waits for the runs of the
     schedule itself, whose number is not limited: it is made due when none of the ``latest`` of them goes on; a pending
-    one does, however late it is. ``queued`` are the pending rows of backfills, in their order.
+    one does, however late it is. ``queued`` are in the order of their rows.
     """
-    rows = [row for _, row in queued]
     ended = {run.timer_id for run in over}
-    waiting = {row.id: run_before(row) for row in rows if row.due_ms > now_ms}
-    found = [row for row in rows if waiting.get(row.id) in ended]
-    first = next((row for row in rows if row.id in waiting), None)
-    if first is not None and waiting[first.id] is None and not _goes_on_before(first, rows, latest, ended, now_ms):
-        found.append(first)
+    waiting = [one for one in queued if one.row.due_ms > now_ms]
+    found = [one.row for one in waiting if one.before in ended]
+    if waiting and waiting[0].before is None:
+        first = waiting[0].row
+        if not _goes_on_before(first, [one.row for one in queued], latest, ended, now_ms):
+            found.append(first)
     return found
 
 

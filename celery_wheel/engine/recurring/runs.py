@@ -13,8 +13,8 @@ from functools import partial
 
 from celery_wheel.engine.commands import relocate
 from celery_wheel.engine.intake.inbox import RunEnded
-from celery_wheel.engine.recurring.occurrence import read_header
-from celery_wheel.engine.recurring.overlap import KnownRun, Occupied, occupied, released
+from celery_wheel.engine.recurring.occurrence import read_header, run_before
+from celery_wheel.engine.recurring.overlap import KnownRun, Occupied, QueuedRow, occupied, released
 from celery_wheel.engine.round import Context
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -69,7 +69,7 @@ def end_runs(ctx: Context, state: ShardState, ended: Sequence[RunEnded]) -> Gene
         _pass_on(ctx, ended, elsewhere)
         yield "ends of runs of other shards passed on"
     with state.active():
-        if state.may_be_diverted((row for queue in queues.values() for _, row in queue), mark):
+        if state.may_be_diverted((one.row for queue in queues.values() for one in queue), mark):
             return False
         work = UnitOfWork(state, ctx.clock.now_ms())
         of_slots = _end_slots(work, slots, known)
@@ -115,12 +115,12 @@ def _pass_on(ctx: Context, ended: Iterable[RunEnded], shards: Mapping[int, int])
     ctx.store.put_inboxes(items)
 
 
-def _queues(ctx: Context, schedule_ids: list[int]) -> dict[int, list[tuple[Run, Row]]]:
-    """Return the queued rows of backfills by schedule, with their runs, in the order in which they run."""
-    found: dict[int, list[tuple[Run, Row]]] = {}
+def _queues(ctx: Context, schedule_ids: list[int]) -> dict[int, list[QueuedRow]]:
+    """Return the queued rows of backfills by schedule, in the order in which they run."""
+    found: dict[int, list[QueuedRow]] = {}
     for run, row, shard in ctx.store.runs_of(schedule_ids, True, ALL_RUNS):
         if shard != ctx.shard or run.schedule is None or not run.requested:
             continue
         if "queued" in read_header(row):
-            found.setdefault(run.schedule, []).append((run, row))
-    return {id_: sorted(queue, key=lambda one: one[1].position) for id_, queue in found.items()}
+            found.setdefault(run.schedule, []).append(QueuedRow(row, run_before(row)))
+    return {id_: sorted(queue, key=lambda one: one.row.position) for id_, queue in found.items()}

@@ -178,7 +178,7 @@ class GateRouter:
             or (self.groups is not None and not self.groups.admit(row, self.now_ms))
         ):
             return LINE
-        if place is None:
+        if place is None or place[0] is None:
             for passed in self._metered:
                 self.gates.spend(passed, 1, self.now_ms)
         return place
@@ -204,15 +204,14 @@ class GateRouter:
             return task
         if home is not None and home in busy:
             return home
-        if (refusing := (None, row.route.target)) in busy:
-            return refusing
         if home is not None and not self._all_have_room(metered):
             if self.groups is not None and self.groups.is_limited(row):
                 return LINE  # groups share the rate of a queue as they share the queue
             self.busy.add(home)
             return STAY if home == self.own else home
         self._metered = metered
-        return None
+        refusing = (None, row.route.target)
+        return refusing if refusing in busy else None
 
     def _all_have_room(self, places: list[Place]) -> bool:
         for place in places:

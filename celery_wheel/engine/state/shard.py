@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
-from celery_wheel.engine.state.gates import EVERYTHING, QUEUE, GateRouter, Gates, Place
+from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
 from celery_wheel.engine.state.group_figures import GroupFigures
 from celery_wheel.engine.state.groups import Groups
 from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes, Refusal
@@ -204,8 +204,12 @@ class ShardState:
                 for row in flight.rows:
                     row.reports = groups.reports(row)
             self.window.subtract(lane.number, [*flight.rows, *flight.unpublished()])
-            for place in _metered(lane):
+            for place in _passed(lane):
                 gates.spend(place, len(flight.rows), monotonic_ms)
+            if lane.place is not None and (refused := sum(to[0] is None for _, to in flight.diverted)):
+                gates.spend(
+                    lane.place, refused, monotonic_ms
+                )  # they pass it on the way to the lane of their destination
         elif route is not None and route.retry_at_ms > monotonic_ms:
             lane.retry_at_ms = route.retry_at_ms
         return flight
@@ -213,9 +217,9 @@ class ShardState:
     def _room(self, lane: Lane, monotonic_ms: int, max_count: int) -> int:
         """Return how many rows of a lane may be published now; if none, set when the lane is tried again."""
         room = max_count
-        if not self.gates.closed.isdisjoint(_all_pass(lane)):
-            return 0
-        for place in _metered(lane):
+        for place in _passed(lane):
+            if place in self.gates.closed:
+                return 0
             free, retry_at_ms = self.gates.room(place, monotonic_ms)
             if free == 0:
                 lane.retry_at_ms = retry_at_ms
@@ -225,7 +229,7 @@ class ShardState:
     def next_due_ms(self, monotonic_ms: int | None = None) -> int | None:
         """Return when the next row in memory is due; lanes that may not be tried at ``monotonic_ms`` are left out."""
         closed = self.gates.closed
-        open_ = [lane for lane in self.lanes if closed.isdisjoint(_all_pass(lane))]
+        open_ = [lane for lane in self.lanes if closed.isdisjoint(_passed(lane))]
         lanes = [lane for lane in open_ if monotonic_ms is None or lane.retry_at_ms <= monotonic_ms]
         due = [lane.next_due_ms(self.window.rows) for lane in lanes]
         due.append(self.window.wheel.next_expiration_ms())
@@ -240,14 +244,6 @@ class ShardState:
         ]
 
 
-def _all_pass(lane: Lane) -> list[Place]:
+def _passed(lane: Lane) -> list[Place]:
     """Return the gates that all rows of a lane have to pass."""
-    if lane.place is None:
-        return [EVERYTHING]
-    # Rows for a queue that has refused some stay where they are while it is paused: they keep their order.
-    return [EVERYTHING, (QUEUE, lane.place[1]) if lane.refusing else lane.place]
-
-
-def _metered(lane: Lane) -> list[Place]:
-    """Return those of them whose meters the rows have not passed yet."""
-    return [EVERYTHING] if lane.refusing else _all_pass(lane)
+    return [EVERYTHING] if lane.place is None or lane.refusing else [EVERYTHING, lane.place]

@@ -231,7 +231,8 @@ class Node:
         self._revokes.close()
 
     def _serve(self) -> None:
-        with bounded_connection(self._app.connection_for_read) as connection:
+        # The thread waits for commands, and sends no heartbeats of AMQP.
+        with bounded_connection(self._app.connection_for_read, heartbeat=0) as connection:
             connection.ensure_connection(max_retries=1)
             state = AttributeDict(app=self._app, hostname=self._name)
             mailbox = self._app.control.mailbox

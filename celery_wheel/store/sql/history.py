@@ -297,13 +297,16 @@ class ForgetTransaction:
     def _sweep_slots(self) -> None:
         """Remove the runs without a row among the next whose time is over.
 
-        Most have their rows, and no report ever came. After an adoption the first of all come again, some at a time.
+        Most have their rows, and no report ever came.
         """
         statements, after = self._statements.of(ScheduleStatements), self._floors.swept.get(self._shard, (0, 0))
         values = {"shard": self._shard, "after_ms": after[0], "after": after[1], "now_ms": self._now_ms}
         if over := statements.over_slots(self._connection, **values, limit=ROWS_AT_ONCE).all():
+            statements.forget_slot.many(self._connection, [(one.timer_id,) for one in over if not one.has_row])
+        if len(over) == ROWS_AT_ONCE:
             self._floors.swept[self._shard] = over[-1].until_ms, over[-1].timer_id
-            statements.forget_slot.many(self._connection, [(one.timer_id,) for one in over])
+        else:  # again from the first: this transaction may be lost, and clocks go back
+            self._floors.swept.pop(self._shard, None)
 
     def _remove_skips(self, before_ms: int) -> None:
         """Remove the oldest skips of schedules; no archive has them."""

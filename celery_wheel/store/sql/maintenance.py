@@ -35,6 +35,7 @@ from sqlalchemy import (
     func,
     insert,
     literal,
+    not_,
     select,
     tuple_,
     update,
@@ -51,6 +52,7 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.groups import subtract_waiting
 from celery_wheel.store.sql.holding import SILENT_MS, live_schedulers
 from celery_wheel.store.sql.loads import unfinished_in
+from celery_wheel.store.sql.schedules import may_have_slot
 from celery_wheel.store.sql.schema import (
     answer,
     bulk,
@@ -333,7 +335,7 @@ class _Resharding:
     def _shrink(self) -> None:
         for number in self._done.removed:
             timers = select(timer.c.id).where(timer.c.shard == number)
-            self._execute(delete(run).where(run.c.timer_id.in_(timers)))
+            self._execute(delete(run).where(run.c.timer_id.in_(timers), not_(and_(*may_have_slot()))))
             self._done.forgotten += self._execute(delete(timer).where(timer.c.shard == number)).rowcount
             for table in OF_SHARD:
                 self._execute(delete(table).where(table.c.shard == number))

@@ -75,12 +75,13 @@ class ScheduleStatements:
         self.forget_skip = statements(delete(schedule_skip).where(schedule_skip.c.id == bindparam("gone")))
         of_row = delete(run).where(run.c.timer_id == bindparam("gone"))
         # One that has a slot of its group stays: the next holder counts it.
-        self.forget_run = statements(of_row.where(not_(and_(*_has_slot(bindparam("now_ms"))))))
+        self.forget_run = statements(of_row.where(not_(and_(*has_slot(bindparam("now_ms"))))))
         self.erase_run = statements(of_row)
         self.forget_slot = statements(of_row.where(~exists().where(timer.c.id == run.c.timer_id)))
         of_shard, key = run.c.shard == bindparam("shard"), tuple_(run.c.until_ms, run.c.timer_id)
         is_next = and_(key > tuple_(bindparam("after_ms"), bindparam("after")), run.c.until_ms <= bindparam("now_ms"))
-        over = select(run.c.until_ms, run.c.timer_id).where(of_shard, is_next, *_may_have_slot())
+        has_row = exists().where(timer.c.id == run.c.timer_id).correlate(run).label("has_row")
+        over = select(run.c.until_ms, run.c.timer_id, has_row).where(of_shard, is_next, *may_have_slot())
         self.over_slots = statements(over.order_by(run.c.until_ms, run.c.timer_id).limit(bindparam("limit")))
 
     def _prepare_writes_of_runs(self, statements: Statements) -> None:
@@ -125,7 +126,7 @@ class ScheduleStatements:
         self.runs = self._latest(select(run))
         columns = columns_of(Run, run)
         self.runs_at = statements(select(run.c.shard, *columns).where(run.c.timer_id.in_(numbered("timer"))))
-        of_shard = select(*columns).where(run.c.shard == bindparam("shard"), *_has_slot(bindparam("now_ms")))
+        of_shard = select(*columns).where(run.c.shard == bindparam("shard"), *has_slot(bindparam("now_ms")))
         self.open_runs = statements(of_shard.order_by(run.c.timer_id))
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
         offset = select(lane.c.offset_due_ms, lane.c.offset_seq).where(place).scalar_subquery()
@@ -142,13 +143,13 @@ class ScheduleStatements:
         return self._statements(select(*columns).select_from(rows).order_by(*_latest_first(found)))
 
 
-def _may_have_slot() -> tuple[ColumnElement[bool], ...]:
+def may_have_slot() -> tuple[ColumnElement[bool], ...]:
     return run.c.ended_ms.is_(None), run.c.group.is_not(None)
 
 
-def _has_slot(now_ms: Any) -> tuple[ColumnElement[bool], ...]:
+def has_slot(now_ms: Any) -> tuple[ColumnElement[bool], ...]:
     """Match the runs that have a slot of their group."""
-    return *_may_have_slot(), run.c.until_ms > now_ms
+    return *may_have_slot(), run.c.until_ms > now_ms
 
 
 def _latest_first(runs: Any) -> list[ColumnElement[int]]:
@@ -261,8 +262,10 @@ def write_schedules(
     to.set_revision.many(connection, [one for one in revisions if one.before])
     to.add_run.many(connection, [one for one in change.runs if one.group is None], shard)
     to.add_run_of_group.many(connection, [one for one in change.runs if one.group is not None], shard)
-    to.end_run.many(connection, [one for one in change.run_ends if one.group is None])
+    ended = [one for one in change.run_ends if one.group is None]
+    to.end_run.many(connection, ended)
+    to.forget_slot.many(connection, [(one.timer_id,) for one in ended])  # a run that has outlived its row
     slots = [one for one in change.run_ends if one.group is not None]
-    if to.end_slot.many(connection, slots, shard) != len(slots):  # a run has outlived its row
+    if to.end_slot.many(connection, slots, shard) != len(slots):
         to.forget_slot.many(connection, [(one.timer_id,) for one in slots])
     to.set_skip.many(connection, change.skips, shard)

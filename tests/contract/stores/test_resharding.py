@@ -257,6 +257,17 @@ def test_a_run_is_in_the_shard_of_its_row_and_in_flight_in_that_of_its_group(sql
         assert there == {id_: name for id_, name in flying.items() if shard_of(name, "", 3) == number}
 
 
+def test_a_run_that_has_a_slot_outlives_its_shard(sql_store: SqlStore) -> None:
+    holder = Holder(sql_store, shard=1)
+    [row] = holder.accept(NOW, group="tenant")
+    holder.apply(runs=[Run(row.id, group="tenant", until_ms=LATER)])
+    holder.settle(Position(NOW, row.seq - 1), Position(NOW, row.seq))
+    sql_store.release(1, holder.epoch)
+    sql_store.maintenance.reshard(1, shard_of, DUE_LATER)
+    assert [run.timer_id for run in sql_store.open_runs(0, NOW)] == [row.id]
+    assert rows_of(sql_store, schema.timer) == []
+
+
 def test_new_holders_go_on_where_the_former_ones_stopped(sql_store: SqlStore) -> None:
     filled = fill_schedules(sql_store)
     sql_store.maintenance.reshard(3, shard_of, DUE_LATER)

@@ -412,6 +412,26 @@ def test_a_run_that_has_a_slot_outlives_its_row(sql_holder: Holder, sql_store: S
     assert forget(UNTIL) == [kept.id]
 
 
+def test_a_run_of_a_schedule_goes_when_it_ends_without_its_row(sql_holder: Holder, sql_store: SqlStore) -> None:
+    [row] = sql_holder.accept(NOW)
+    sql_holder.apply(runs=[Run(row.id, 7, NOW, group=GROUP, until_ms=UNTIL)])
+    sql_holder.settle(ORIGIN, Position(NOW, NO_LIMIT), at_ms=NOW + 10)
+    sql_store.forget(0, sql_holder.epoch, Retention(NOW + 11, NO_LIMIT, now_ms=NOW + 20), 100)
+    assert len(rows_of(sql_store, schema.run)) == 1
+    sql_holder.apply(run_ends=[RunEnd(row.id, NOW + 30)])
+    assert rows_of(sql_store, schema.run) == []
+
+
+def test_a_clock_that_goes_back_leaves_no_run(sql_holder: Holder, sql_store: SqlStore) -> None:
+    rows = sql_holder.accept(NOW, NOW)
+    sql_holder.apply(runs=[Run(row.id, group=GROUP, until_ms=NOW + 1_000) for row in rows])
+    sql_holder.settle(ORIGIN, Position(NOW, NO_LIMIT), at_ms=NOW + 10)
+    for before_ms, now_ms in ((0, NOW + 5_000), (NOW + 11, NOW + 500), (NOW + 11, NOW + 5_000)):
+        sql_store.forget(0, sql_holder.epoch, Retention(before_ms, NO_LIMIT, now_ms=now_ms), 100)
+    assert rows_of(sql_store, schema.timer) == []
+    assert rows_of(sql_store, schema.run) == []
+
+
 def test_an_erased_row_leaves_no_run(sql_holder: Holder, sql_store: SqlStore) -> None:
     [row] = sql_holder.accept(NOW)
     sql_holder.apply(runs=[Run(row.id, group=GROUP, until_ms=UNTIL)])

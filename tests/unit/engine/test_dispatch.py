@@ -346,22 +346,22 @@ def test_a_message_refused_by_one_queue_of_an_exchange_is_marked_as_redelivered(
     assert rabbit.sent_as == [("a", marked)]
 
 
-def test_a_queue_that_refused_messages_keeps_its_order_over_a_pause(rabbit: RabbitRig) -> None:
-    for number in range(5):
-        rabbit.send_in(str(number))
-    rabbit.pass_time(100)
-    rabbit.run("tend", "ingest", "prefetch")
-    target = next(iter(rabbit.data.rows.values())).row.route.target
-    rabbit.rabbit.full.add(target)
-    rabbit.run("dispatch", rounds=3)
-    rabbit.rabbit.full.clear()
-    rabbit.run("tend", "dispatch", after_ms=5_000)
-    for command in ("pause", "resume"):
-        rabbit.put(command, gates=[f"queue:{target}"], actor="ann", reason="test")
-        rabbit.run("ingest", "dispatch")
-    for _ in range(5):
-        rabbit.try_again()
-    assert [name for name, _ in rabbit.sent_as] == ["0", "1", "2", "3", "4"]
+@pytest.mark.parametrize("seconds", [0, 2], ids=["never full", "full"])
+def test_a_queue_that_has_refused_messages_keeps_its_rate(seconds: int) -> None:
+    rig = RabbitRig(limits=Limits(rates={"celery": Rate(1, 1_000)}))
+    for number in range(40):
+        rig.send_in(str(number))
+    rig.pass_time(100)
+    rig.run("tend")
+    rig.run("ingest", rounds=20)
+    rig.rabbit.full |= {"celery"} if seconds else set()
+    for _ in range(seconds):
+        rig.run("tend", "prefetch", "dispatch", "settle", rounds=10, after_ms=1_000)
+    rig.rabbit.full.clear()
+    for _ in range(10):
+        rig.run("tend", "prefetch", "dispatch", "settle", rounds=10, after_ms=1_000)
+    assert 10 <= len(rig.sent_as) <= 11 + seconds
+    assert [name for name, _ in rig.sent_as] == sorted((name for name, _ in rig.sent_as), key=int)
 
 
 def test_a_former_holder_does_not_publish_a_chunk_in_doubt_again(
