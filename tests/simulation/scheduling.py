@@ -144,6 +144,10 @@ class Scheduling:
         return f"import {', '.join(documents)}"
 
     @staticmethod
+    def _is_stopped(data: ShardData, row_id: int) -> bool:
+        return row_id in data.rows and data.rows[row_id].row.lane == STOPPED
+
+    @staticmethod
     def _is_pending(data: ShardData, row_id: int) -> bool:
         """Whether a row may be pushed, or pushed again."""
         stored = data.rows.get(row_id)
@@ -267,7 +271,8 @@ class Scheduling:
         rest = set(wanted[count:])
         if rest and phase.paused:
             raise self._violation(f"a backfill of a paused schedule left out {sorted(rest)}")
-        if twice := rest & ({run.instant_ms for run in seen} - life.carried.keys()):
+        stand = [run for run in seen if not self._is_stopped(data, run.timer_id)]  # a pause withdraws the others
+        if twice := rest & ({run.instant_ms for run in stand} - life.carried.keys()):
             raise self._violation(f"the backfill left out {sorted(twice)}, which had rows")
         life.backfilled.update(dict.fromkeys(wanted[:count], max(self._seen_runs, default=0)))
 
