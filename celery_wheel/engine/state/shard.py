@@ -206,10 +206,9 @@ class ShardState:
             self.window.subtract(lane.number, [*flight.rows, *flight.unpublished()])
             for place in _passed(lane):
                 gates.spend(place, len(flight.rows), monotonic_ms)
-            if lane.place is not None and (refused := sum(to[0] is None for _, to in flight.diverted)):
-                gates.spend(
-                    lane.place, refused, monotonic_ms
-                )  # they pass it on the way to the lane of their destination
+            # Rows on their way to the lane of their destination pass it, too.
+            if lane.place is not None and (going := sum(to[0] is None for _, to in flight.diverted)):
+                gates.spend(lane.place, going, monotonic_ms)
         elif route is not None and route.retry_at_ms > monotonic_ms:
             lane.retry_at_ms = route.retry_at_ms
         return flight

@@ -305,8 +305,7 @@ class _Resharding:
     def _move_groups(self) -> None:
         """Give the open runs of each group, its limits and its used rate to its shard, whose holder counts the runs;
         their rows are history, and stay."""
-        is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None))
-        for table, of_table in ((run, [is_open]), (limit, [])):
+        for table, of_table in ((run, may_have_slot()), (limit, ())):
             groups = self._execute(select(table.c.group).where(*of_table).distinct()).scalars().all()
             to = update(table).where(*of_table, table.c.group == bindparam("of")).values(shard=bindparam("to"))
             if groups:

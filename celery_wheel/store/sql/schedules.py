@@ -144,6 +144,7 @@ class ScheduleStatements:
 
 
 def may_have_slot() -> tuple[ColumnElement[bool], ...]:
+    """Match the runs that have a slot of their group, or had one until its time was over."""
     return run.c.ended_ms.is_(None), run.c.group.is_not(None)
 
 

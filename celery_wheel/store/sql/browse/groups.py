@@ -32,6 +32,7 @@ from celery_wheel.store.ports.pages import Criteria, GroupPage, GroupSort, Group
 from celery_wheel.store.sql.browse.overview import after_offset
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
+from celery_wheel.store.sql.schedules import has_slot
 from celery_wheel.store.sql.schema import lane, line, run, timer
 from celery_wheel.store.sql.schema import limit as own_limit
 from celery_wheel.store.sql.statement import columns_of
@@ -116,11 +117,10 @@ def _groups(
 ) -> Select[Any]:
     by_name = sort == "name"
     count, name = (0, "") if after is None else _place(after)
-    is_open = and_(run.c.ended_ms.is_(None), run.c.group.is_not(None), run.c.until_ms > now_ms)
     parts = []
     for of, waiting, in_flight, where in (
         (line, func.sum(line.c.waiting), _NONE, line.c.waiting > 0),
-        (run, _NONE, func.count(), and_(run.c.shard.in_(range(shards)), is_open)),
+        (run, _NONE, func.count(), and_(run.c.shard.in_(range(shards)), *has_slot(now_ms))),
     ):
         part = select(of.c.group.label("name"), waiting.label("waiting"), in_flight.label("in_flight")).where(where)
         part = part.group_by(of.c.group)
