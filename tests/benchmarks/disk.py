@@ -77,7 +77,7 @@ def cold(folder: Path, rows: int, store: str) -> Iterator[Figure]:
     """
     rng = random.Random(23)
     with RedisServer(folder / "redis") as server, database(folder, store) as found:
-        etas = fill(found.url, rows, realistic(rng), rng, days=(1, DAYS))
+        etas = array("q", sorted(fill(found.url, rows, realistic(rng), rng, days=(1, DAYS))))
         size = found.bytes()
         read_per_s = found.read_per_s() * rows / size
         found.evict()

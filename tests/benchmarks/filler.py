@@ -49,9 +49,9 @@ def realistic(rng: Random, size: int = BODY_BYTES, names: Sequence[str] = ()) ->
 
 def small(rng: Random) -> Iterator[dict[str, Any]]:
     """Yield without end the parts of messages without arguments, of 100 tasks in 20 queues."""
+    kinds = [{"task": f"bench.tasks.task_{number}", "queue": f"queue_{number % 20}"} for number in range(100)]
     while True:
-        number = rng.randrange(100)
-        yield {"task": f"bench.tasks.task_{number}", "queue": f"queue_{number % 20}"}
+        yield {**rng.choice(kinds), "task_id": str(uuid.UUID(int=rng.getrandbits(128), version=4))}
 
 
 class Filler(Holder):
@@ -88,7 +88,7 @@ def fill(
     shards: int = 1,
     days: tuple[int, int] = (1, 30),
 ) -> array[int]:
-    """Write pending rows, so many days ahead at random, and leave the shards; returns the due times in order."""
+    """Write pending rows, so many days ahead at random, and leave the shards; returns the due times as written."""
     now_ms = time.time_ns() // 1_000_000
     etas = array("q", (now_ms + rng.randrange(days[0] * DAY_MS, days[1] * DAY_MS) for _ in range(count)))
     with closing(open_store(url, durability="memory", shards=shards)) as store, progress("fill", count) as bar:
@@ -99,4 +99,4 @@ def fill(
             bar(0, done=start)
         for holder in holders:
             store.release(holder.shard, holder.epoch)
-    return array("q", sorted(etas))
+    return etas

@@ -60,7 +60,7 @@ def overview(folder: Path, rows: int, name: str) -> Iterator[Figure]:
         lists    the pages with rows, with each filter, over a fresh overview: CPU, and statements of the store
     """
     with database(folder, name) as found:
-        cpu_s, rng = _cpu_clock(found), random.Random(1)
+        cpu_s, rng = cpu_clock(found), random.Random(1)
         fill(found.url, rows, small(rng), rng, shards=SHARDS, days=(0, DAYS))
         store = open_store(found.url, shards=SHARDS, durability="memory")
         try:
@@ -75,7 +75,7 @@ def overview(folder: Path, rows: int, name: str) -> Iterator[Figure]:
             store.close()
 
 
-def _cpu_clock(found: Database) -> Callable[[], float]:
+def cpu_clock(found: Database) -> Callable[[], float]:
     server = found.pid and Tree(psutil.Process(found.pid))
     return lambda: time.process_time() + (server.cpu_s if server else 0)
 
@@ -141,7 +141,7 @@ def _figure(name: str, call: Callable[[], object], cpu_s: Callable[[], float], t
     return Figure("overview", name, spent_ms, "ms CPU", target=target, less_is_better=True)
 
 
-def _admin(url: str, folder: Path) -> Any:
+def admin_client(url: str, folder: Path) -> Any:
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 
@@ -157,7 +157,7 @@ def _admin(url: str, folder: Path) -> Any:
 
 
 def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
-    client = _admin(url, folder)
+    client = admin_client(url, folder)
 
     def get(address: str) -> Callable[[], None]:
         def got() -> None:

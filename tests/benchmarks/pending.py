@@ -1,0 +1,197 @@
+"""Very many pending tasks in one store: its fill, a cold start, the calls and pages that people wait for, and streams.
+
+::
+
+    fill      PARTS loads by Spark, each taken in by a scheduler before the next: tasks without arguments, with random
+              ids, due at random over 30 days from tomorrow on                       rate of each half, bytes a task
+    cold      no page of the store is in memory; a scheduler starts                  until it holds, until it dispatches
+    calls     of ``app.wheel`` and the admin, over the whole store                   CPU of both sides, and wall clock
+    stream    6,000 messages a second in and out beside them, in spans of a minute   lateness of each span, memory
+    pinned    800 a second beside a transaction that stays open on PostgreSQL        … and dead rows, bytes a message
+
+The targets are those of 100,000,000 tasks: p99 50 ms, 200 MB, 10 s from a cold start, 50 ms of CPU for a page.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import psycopg
+import redis
+
+from celery_wheel import overview as overview_module
+from celery_wheel.store import open_store
+from celery_wheel.store.model import DAY_MS, HOUR_MS
+from tests.benchmarks.child import Child
+from tests.benchmarks.databases import POSTGRESQL, Database, database
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.letters import WHEEL_QUEUE, Letters, letters_of
+from tests.benchmarks.parts import make_app
+from tests.benchmarks.stream import Stream, through_wheel
+from tests.benchmarks.watching import admin_client, cpu_clock
+from tests.kit.servers.redis import RedisServer
+
+PARTS, DAYS, NAMES, QUEUES = 10, 30, 100, 20
+PER_S, PINNED_PER_S, SPAN_S = 6_000, 800, 60
+#: Rows for each span; fewer rows have one span that is as much shorter.
+ROWS_A_SPAN = 5_000_000
+TIMES, CANCELS = 20, 30
+P99_MS, MEMORY_MB, COLD_S, PAGE_MS = 50, 200, 10, 50
+
+DEAD = "SELECT sum(n_dead_tup) FROM pg_stat_user_tables"
+
+
+def pending(folder: Path, rows: int, store: str) -> Iterator[Figure]:
+    spans, span_s = (rows // ROWS_A_SPAN, SPAN_S) if rows >= ROWS_A_SPAN else (1, SPAN_S * rows / ROWS_A_SPAN)
+    with RedisServer(folder / "redis") as server, database(folder, store) as found:
+        client, what = server.client(), f"{rows:,} pending, {store}"
+        letters = letters_of(server.url, client, size=0)
+        yield from _filled(server, found, rows, folder, what)
+        found.evict()
+        began = time.perf_counter()
+        with Child(server.url, found.url) as child:
+            held_s = time.perf_counter() - began
+            letters.push(client, WHEEL_QUEUE, [int(time.time() * 1_000)], int(time.time() * 1_000))
+            child.until("dispatched", 1)
+            cold_s = time.perf_counter() - began
+            yield Figure("pending", f"cold start, {what}: the shard is held", held_s, "s")
+            yield Figure("pending", "… a task is dispatched", cold_s, "s", target=COLD_S, less_is_better=True)
+            yield from _calls(server, found, folder)
+            yield from _streamed(child, letters, client, PER_S, spans, max(1.0, span_s))
+            if store == POSTGRESQL:
+                yield from _pinned(found, child, letters, client, spans, max(1.0, span_s))
+
+
+def _filled(server: RedisServer, found: Database, rows: int, folder: Path, what: str) -> Iterator[Figure]:
+    from celery_wheel.pipeline.session import session
+
+    open_store(found.url).close()
+    empty, count = found.bytes(), rows // PARTS
+    loads_s, intakes_s = list[float](), list[float]()
+    settings = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+    spark = session("local[2]", name="bench", settings=settings)
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        with Child(server.url, found.url) as child:
+            for n in range(PARTS):
+                began = time.perf_counter()
+                frame = _frame(spark, count, n)
+                frame.write.format("wheel").options(url=found.url, batch=f"part {n}").mode("append").save()
+                loads_s.append(time.perf_counter() - began)
+                child.until("accepted", (n + 1) * count)
+                intakes_s.append(time.perf_counter() - began - loads_s[-1])
+                say = f"part {n}: loaded in {loads_s[-1]:.1f} s, taken in after {intakes_s[-1]:.1f} s more"
+                print(say, file=sys.stderr, flush=True)
+    finally:
+        spark.stop()
+    yield Figure("pending", f"{what}: loaded", rows / sum(loads_s), "rows/s")
+    for name, part in (("the first tenth", intakes_s[0]), ("the last tenth", intakes_s[-1])):
+        yield Figure("pending", f"… taken in meanwhile or after, {name}", count / part, "rows/s")
+    yield Figure("pending", "… on disk", (found.bytes() - empty) / rows, "bytes a task")
+
+
+def _frame(spark: Any, count: int, part: int) -> Any:
+    from pyspark.sql import functions
+
+    start_ms = int(time.time() * 1_000) + DAY_MS
+    return spark.range(0, count, 1, 2).select(
+        functions.expr(f"concat('bench.tasks.task_', id % {NAMES})").alias("task"),
+        functions.expr(f"timestamp_millis({start_ms}L + cast(rand({part}) * {DAYS * DAY_MS} AS BIGINT))").alias("eta"),
+        functions.expr(f"concat('queue_', id % {QUEUES})").alias("queue"),
+    )
+
+
+def _calls(server: RedisServer, found: Database, folder: Path) -> Iterator[Figure]:
+    cpu_s, rng = cpu_clock(found), random.Random(37)
+    start_ms = int(time.time() * 1_000) + DAY_MS
+    client = admin_client(found.url, folder)
+    with make_app(server.url, found.url) as app, closing(app.wheel) as wheel:
+        last_ms = start_ms + DAYS * DAY_MS - HOUR_MS
+
+        def some_id() -> str:
+            from_ms = rng.randrange(start_ms, last_ms)
+            [one] = wheel.pending(limit=1, from_ms=from_ms).items
+            return str(one.task_id)
+
+        def page(address: str) -> Callable[[], object]:
+            return lambda: client.get(f"/admin/django_wheel/{address}").content
+
+        ids = iter([some_id() for _ in range(TIMES + 1)])
+        for what, call in (
+            ("the first page of pending", lambda: wheel.pending(limit=100)),
+            ("the last page", lambda: wheel.pending(limit=100, from_ms=last_ms)),
+            ("a task by its id", lambda: wheel.find(next(ids))),
+            ("the forecast of each hour", wheel.forecast),
+            ("… by queue", lambda: wheel.forecast("queue")),
+            ("the herds ahead", wheel.ahead),
+            ("the live page", page("wheel/live/")),
+            ("the page of pending tasks", page("pending/")),
+        ):
+            with mock.patch.object(overview_module, "FRESH_S", 0):  # as after a second
+                yield from _called(what, call, cpu_s)
+        took_ms = list[float]()
+        for one in [some_id() for _ in range(CANCELS)]:
+            began = time.perf_counter()
+            assert wheel.cancel(one) == "done"
+            took_ms.append((time.perf_counter() - began) * 1e3)
+    yield Figure("pending", "cancel by id, median", statistics.median(took_ms), "ms", less_is_better=True)
+    yield Figure("pending", "… most", max(took_ms), "ms", less_is_better=True)
+
+
+def _called(what: str, call: Callable[[], object], cpu_s: Callable[[], float]) -> Iterator[Figure]:
+    began = time.perf_counter()
+    call()
+    first_ms = (time.perf_counter() - began) * 1e3
+    began, began_s = time.perf_counter(), cpu_s()
+    for _ in range(TIMES):
+        call()
+    wall_ms, spent_ms = (time.perf_counter() - began) / TIMES * 1e3, (cpu_s() - began_s) / TIMES * 1e3
+    yield Figure("pending", f"{what}: the first time", first_ms, "ms", less_is_better=True)
+    yield Figure("pending", "… afterwards", wall_ms, "ms", less_is_better=True)
+    yield Figure("pending", "… CPU", spent_ms, "ms", target=PAGE_MS, less_is_better=True)
+
+
+def _streamed(
+    child: Child, letters: Letters, client: redis.Redis, rate: int, spans: int, span_s: float
+) -> Iterator[Figure]:
+    found = list[Stream]()
+    for n in range(spans):
+        stream = through_wheel(child, letters, client, rate, span_s)
+        late = ", ".join(f"{name} {stream.late_ms(of):.1f}" for name, of in (("p50", 50), ("p99", 99), ("most", 100)))
+        memory_mb = child.status().rss / 2**20
+        say = f"{rate:,}/s, span {n}: {late} ms, {stream.cpu_us:.0f} µs, {memory_mb:.0f} MB"
+        print(say, file=sys.stderr, flush=True)
+        found.append(stream)
+    what = f"{rate:,}/s for {spans} spans of {span_s:.0f} s, lateness"
+    for name, percent, target in (("p50", 50, None), ("p99", 99, P99_MS), ("most", 100, None)):
+        late_ms = [one.late_ms(percent) for one in found]
+        aim = {"target": target, "less_is_better": True}
+        yield Figure("pending", f"{what}, {name}, median of the spans", statistics.median(late_ms), "ms", **aim)
+        yield Figure("pending", "… worst span", max(late_ms), "ms", less_is_better=True)
+    yield Figure("pending", "… CPU", statistics.median(one.cpu_us for one in found), "µs/message")
+    memory = child.status().rss_peak / 2**20, "MB"
+    yield Figure("pending", "… peak of the scheduler's memory", *memory, target=MEMORY_MB, less_is_better=True)
+
+
+def _pinned(
+    found: Database, child: Child, letters: Letters, client: redis.Redis, spans: int, span_s: float
+) -> Iterator[Figure]:
+    with ExitStack() as stack:
+        elsewhere, reader = (stack.enter_context(psycopg.connect(found.url)) for _ in range(2))
+        elsewhere.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        elsewhere.execute("SELECT 1")
+        reader.autocommit = True
+        before, passed = found.bytes(), child.status().dispatched
+        yield from _streamed(child, letters, client, PINNED_PER_S, spans, span_s)
+        passed = child.status().dispatched - passed
+        [[dead]] = reader.execute(DEAD).fetchall()
+    yield Figure("pending", "… dead rows beside the open transaction", float(dead) / passed, "a message")
+    yield Figure("pending", "… the tables grew by", (found.bytes() - before) / passed, "bytes a message")
