@@ -34,7 +34,7 @@ from celery_wheel.engine.state.groups import Limit
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
 from celery_wheel.scheduler import monitoring
-from celery_wheel.scheduler.monitoring import Monitoring, Watchdog, notify, tune_memory
+from celery_wheel.scheduler.monitoring import Monitoring, Watchdog, notify, tune_process
 from celery_wheel.scheduler.occurrences import DeclaredQueues, ScheduleRenderer, cancel_replaced
 from celery_wheel.scheduler.reach import BrokerReach
 from celery_wheel.scheduler.remote_control import SchedulerView
@@ -100,7 +100,7 @@ class WheelService:
     def start(self) -> None:
         conf = self._conf
         conf.check()
-        tune_memory()
+        tune_process()
         limits, clock, stamps = limits_of(conf), SystemClock(), RevokedStamps()
         depths = depths_of(limits.depths)
         # A restarted container has the same host name and process id, and must not be taken for the former one.

@@ -24,7 +24,7 @@ from celery_wheel.broker import wheel_queue_name
 from celery_wheel.engine.round import RoundSteps
 from celery_wheel.operations.bench import rig
 from celery_wheel.producer.rescue import Forwarder
-from celery_wheel.scheduler.monitoring import tune_memory
+from celery_wheel.scheduler.monitoring import tune_process
 from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.schedule_model import SLOT, RunReport
@@ -176,7 +176,7 @@ KINDS = (
 def _messages(server: RedisServer, folder: Path) -> Iterator[Figure]:
     spent_us = {kind: list[float]() for kind in KINDS}
     reports_us = list[float]()
-    tune_memory()  # collects garbage as a scheduler does
+    tune_process()  # collects garbage as a scheduler does
     with ExitStack() as stack:
         stack.callback(gc.unfreeze)
         sites = [Site(stack, server, folder / f"kind-{n}.sqlite3", kind) for n, kind in enumerate(KINDS)]

@@ -21,7 +21,7 @@ from celery_wheel.engine.round import run_round
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.state.window import Window
 from celery_wheel.operations.bench import BenchRig, rig
-from celery_wheel.scheduler.monitoring import tune_memory
+from celery_wheel.scheduler.monitoring import tune_process
 from celery_wheel.store.sql.dictionaries import Dictionaries
 from celery_wheel.store.sql.store import SqlStore
 from tests.benchmarks.figure import Figure
@@ -92,7 +92,7 @@ def budget(folder: Path, rows: int) -> Iterator[Figure]:
     The yardstick of a step is the whole of its round. The store has fsync; etas are at random in ten minutes.
     """
     count, watch, clock = rows // 20, Stopwatch(), MovedClock()
-    tune_memory()  # collects garbage as a scheduler does
+    tune_process()  # collects garbage as a scheduler does
     try:
         with RedisServer(folder / "redis") as server:
             app = make_app(server.url, f"sqlite:///{folder}/wheel.sqlite3", wheel_control=False)

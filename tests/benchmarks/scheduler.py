@@ -27,7 +27,7 @@ from celery_wheel.conf import Conf
 from celery_wheel.engine.pool import Wait
 from celery_wheel.engine.runner import Runner
 from celery_wheel.operations.bench import rig
-from celery_wheel.scheduler.monitoring import Monitoring, tune_memory
+from celery_wheel.scheduler.monitoring import Monitoring, tune_process
 from tests.benchmarks.parts import NO_WATCH, MovedClock, make_app
 
 assert celery_wheel.beat  # imported for its memory
@@ -86,7 +86,7 @@ def main(options: dict[str, Any]) -> None:
     app = make_app(options["broker"], options["store"], **settings, **options.get("settings", {}))
     conf = Conf(app)
     with rig(app, clock, schedules=True, **NO_WATCH) as parts:
-        tune_memory()
+        tune_process()
         runner = Runner(parts.engine, lease_ms=conf.lease_ms, poll_ms=conf.poll_interval_ms)
         scheduler = Scheduler(runner, clock)
         monitoring = Monitoring(conf, 1, lambda: [parts.engine], parts.store, runner.pool)

@@ -261,17 +261,21 @@ class Scheduling:
         wanted = phase.policy.instants(asked.from_ms, min(asked.upto_ms, at_ms))
         seen = [data.runs[row_id] for row_id in self._seen_runs if data.runs[row_id].schedule in life.ids]
         of_it = set(result["task_ids"])
+        known = {one: stored for one, stored in {**data.forgotten, **data.rows}.items() if one in data.runs}
+        own = [one for one, stored in known.items() if self._task_id(stored) in of_it]
+        # The clock of the holder before may have been ahead: where the backfill has rows, their numbers tell the order.
         made_by_then = [
             one
-            for one, stored in {**data.forgotten, **data.rows}.items()
-            if one in data.runs and stored.accepted_ms <= at_ms and self._task_id(stored) not in of_it
+            for one, stored in known.items()
+            if one not in own and (one < min(own) if own else stored.accepted_ms <= at_ms)
         ]
         runs = self._latest(data, life.ids[-1], made_by_then)
         count = self._backfills.answered(data, phase.policy, asked.overlap, wanted, result, runs, at_ms)
         rest = set(wanted[count:])
         if rest and phase.paused:
             raise self._violation(f"a backfill of a paused schedule left out {sorted(rest)}")
-        stand = [run for run in seen if not self._is_stopped(data, run.timer_id)]  # a pause withdraws the others
+        # A pause withdraws the others, and a trigger may come at an instant of the schedule.
+        stand = [run for run in seen if not run.requested and not self._is_stopped(data, run.timer_id)]
         if twice := rest & ({run.instant_ms for run in stand} - life.carried.keys()):
             raise self._violation(f"the backfill left out {sorted(twice)}, which had rows")
         life.backfilled.update(dict.fromkeys(wanted[:count], max(self._seen_runs, default=0)))

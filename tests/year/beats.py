@@ -218,7 +218,7 @@ def servers_instead(year: Year) -> Iterator[None]:
             (service, "meet_broker", lambda *_: year.broker_line.gate()),
             (service, "ScheduleRenderer", lambda *_, **__: YearRenderer()),
             (service, "cancel_replaced", lambda _app, _store, task_ids: year.overlapped.extend(task_ids)),
-            (service, "tune_memory", lambda: None),
+            (service, "tune_process", lambda: None),
             (beat_module, "end_on_hangup", lambda: None),
             (beat_module, "Supervisor", partial(supervisor.Supervisor, process=child)),
             (sys.modules[__name__], "APP", year.app),

@@ -35,7 +35,7 @@ from celery_wheel.engine.pool import Pool, Stuck
 from celery_wheel.errors import BrokerError, SettingError, StoreError
 from celery_wheel.overview import read_overview
 from celery_wheel.scheduler import monitoring, supervisor
-from celery_wheel.scheduler.monitoring import ARENAS, GARBAGE_EVERY, Health, Watchdog, notify, watchdog_s
+from celery_wheel.scheduler.monitoring import ARENAS, GARBAGE_EVERY, SWITCH_S, Health, Watchdog, notify, watchdog_s
 from celery_wheel.scheduler.share import Role, Share, share
 from celery_wheel.scheduler.spans import MAX_LINKS, DispatchSpans
 from celery_wheel.scheduler.supervisor import Supervisor, changes_of, path_of
@@ -49,10 +49,10 @@ from tests.unit.engine.conftest import Rig
 
 #: Eight threads hold memory at the same time, which glibc describes afterwards.
 PROGRAM = """
-import ctypes, gc, threading
-from celery_wheel.scheduler.monitoring import tune_memory
+import ctypes, gc, sys, threading
+from celery_wheel.scheduler.monitoring import tune_process
 if {tuned}:
-    tune_memory()
+    tune_process()
 barrier, held = threading.Barrier(8), []
 def work():
     barrier.wait()
@@ -61,25 +61,27 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(8)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-print(gc.get_threshold()[0], flush=True)
+print(gc.get_threshold()[0], sys.getswitchinterval(), flush=True)
 libc = ctypes.CDLL(None)
 libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
 libc.fflush(None)
 """
 
 
-def _run(*, tuned: bool) -> tuple[int, int]:
-    """Return how many objects make a run of the garbage collector due, and the number of arenas."""
+def _run(*, tuned: bool) -> tuple[int, float, int]:
+    """Return how many objects make a run of the garbage collector due, a thread's seconds, and the number of arenas."""
     program = PROGRAM.format(tuned=tuned)
     said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    return int(said.split()[0]), said.count("<heap nr=")
+    objects, seconds, *_ = said.split()
+    return int(objects), float(seconds), said.count("<heap nr=")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="arenas are glibc's")
-def test_a_scheduler_has_few_arenas_and_collects_garbage_seldom() -> None:
-    assert _run(tuned=True) == (GARBAGE_EVERY, ARENAS)
-    threshold, arenas = _run(tuned=False)
+def test_a_scheduler_has_few_arenas_collects_garbage_seldom_and_lets_its_threads_wait_briefly() -> None:
+    assert _run(tuned=True) == (GARBAGE_EVERY, SWITCH_S, ARENAS)
+    threshold, seconds, arenas = _run(tuned=False)
     assert threshold < GARBAGE_EVERY
+    assert seconds > SWITCH_S
     assert arenas > ARENAS
 
 
