@@ -102,7 +102,7 @@ def shop() -> Iterator[dict[str, Any]]:
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 12
+    assert len(examples) == 10
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         if "of" in shop:
@@ -159,7 +159,7 @@ def test_the_examples_of_schedules_run() -> None:
     for name in ("report", "backup"):
         app.task(run, name=f"shop.tasks.{name}", shared=False)
     examples = blocks("schedules.md")
-    assert len(examples) == 11
+    assert len(examples) == 10
     with VirtualWheel(app) as wheel:
         names: dict[str, Any] = {"app": app, "wheel": wheel}
         for block in examples:
