@@ -145,7 +145,7 @@ def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[s
 
 def test_the_examples_of_recurring_schedules_run() -> None:
     examples = blocks("recurring.md")
-    assert len(examples) == 6
+    assert len(examples) == 5
     names: dict[str, Any] = {}
     for block in examples:
         exec(block, names)  # noqa: S102 - our own page
@@ -159,7 +159,7 @@ def test_the_examples_of_schedules_run() -> None:
     for name in ("report", "backup"):
         app.task(run, name=f"shop.tasks.{name}", shared=False)
     examples = blocks("schedules.md")
-    assert len(examples) == 10
+    assert len(examples) == 9
     with VirtualWheel(app) as wheel:
         names: dict[str, Any] = {"app": app, "wheel": wheel}
         for block in examples:
