@@ -115,7 +115,7 @@ def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
 
 def test_the_examples_of_groups_run(shop: dict[str, Any]) -> None:
     examples = blocks("groups.md")
-    assert len(examples) == 4
+    assert len(examples) == 3
     shop |= {"order": SimpleNamespace(id=7), "user": SimpleNamespace(id=9)}
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
