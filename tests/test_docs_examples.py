@@ -102,7 +102,7 @@ def shop() -> Iterator[dict[str, Any]]:
 
 def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
     examples = blocks("tasks.md")
-    assert len(examples) == 12
+    assert len(examples) == 10
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
         if "of" in shop:
@@ -115,7 +115,7 @@ def test_the_examples_of_tasks_run(shop: dict[str, Any]) -> None:
 
 def test_the_examples_of_groups_run(shop: dict[str, Any]) -> None:
     examples = blocks("groups.md")
-    assert len(examples) == 4
+    assert len(examples) == 3
     shop |= {"order": SimpleNamespace(id=7), "user": SimpleNamespace(id=9)}
     for block in examples:
         exec(block, shop)  # noqa: S102 - our own page
@@ -145,7 +145,7 @@ def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[s
 
 def test_the_examples_of_recurring_schedules_run() -> None:
     examples = blocks("recurring.md")
-    assert len(examples) == 6
+    assert len(examples) == 5
     names: dict[str, Any] = {}
     for block in examples:
         exec(block, names)  # noqa: S102 - our own page
@@ -159,7 +159,7 @@ def test_the_examples_of_schedules_run() -> None:
     for name in ("report", "backup"):
         app.task(run, name=f"shop.tasks.{name}", shared=False)
     examples = blocks("schedules.md")
-    assert len(examples) == 11
+    assert len(examples) == 9
     with VirtualWheel(app) as wheel:
         names: dict[str, Any] = {"app": app, "wheel": wheel}
         for block in examples:

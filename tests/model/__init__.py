@@ -7,7 +7,7 @@
     lease        … and offsets on Redis                             docs/architecture.md, "The holder of a shard"
     doubt        … and rows in doubt on RabbitMQ
     cancelling   a cancel against acceptance, dispatch, takeover    "The life of a cancel"
-    releasing    the release of a group with a limit                "A line of a group"
+    releasing    the release of a group with a limit                celery_wheel/engine/state/groups.py
     broken       each model with one rule left out: the search has to find a counterexample
     traces       what the simulation did, as events of the models
 

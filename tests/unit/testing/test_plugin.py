@@ -358,10 +358,10 @@ FILES = dict(re.findall(r"```(?:python|ini)\n# (\S+)\n(.*?)```", DOCS, re.DOTALL
 
 
 def test_the_examples_run(pytester: pytest.Pytester) -> None:
-    assert FILES.keys() == {"shop.py", "test_shop.py", "test_freezing.py", "test_frozen.py", "pytest.ini"}
+    assert FILES.keys() == {"shop.py", "test_shop.py", "test_freezing.py", "pytest.ini"}
     for name, text in FILES.items():
         (pytester.path / name).write_text(text, encoding="utf-8")
-    pytester.runpytest_subprocess("-p", "no:django", "-W", "error").assert_outcomes(passed=6)
+    pytester.runpytest_subprocess("-p", "no:django", "-W", "error").assert_outcomes(passed=5)
 
 
 def test_every_name_of_the_wheel_exists() -> None:
