@@ -2,8 +2,7 @@
 
 ::
 
-    fill      PARTS loads by Spark, each taken in by a scheduler before the next: tasks without arguments, with random
-              ids, due at random over 30 days from tomorrow on                       rate of each half, bytes a task
+    fill      past the engine: tasks without arguments, with random ids, due at random over the next 30 days   not timed
     cold      no page of the store is in memory; a scheduler starts                  until it holds, until it dispatches
     calls     of ``app.wheel`` and the admin, over the whole store                   CPU of both sides, and wall clock
     stream    6,000 messages a second in and out beside them, in spans of a minute   lateness of each span, memory
@@ -21,25 +20,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import psycopg
 import redis
 
 from celery_wheel import overview as overview_module
-from celery_wheel.store import open_store
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from tests.benchmarks.child import Child
 from tests.benchmarks.databases import POSTGRESQL, Database, database
 from tests.benchmarks.figure import Figure
+from tests.benchmarks.filler import fill_days
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters, letters_of
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.stream import Stream, through_wheel
 from tests.benchmarks.watching import admin_client, cpu_clock
 from tests.kit.servers.redis import RedisServer
 
-PARTS, DAYS, NAMES, QUEUES = 10, 30, 100, 20
+DAYS = 30
 PER_S, PINNED_PER_S, SPAN_S = 6_000, 800, 60
 #: Rows for each span; fewer rows have one span that is as much shorter.
 ROWS_A_SPAN = 5_000_000
@@ -54,7 +52,8 @@ def pending(folder: Path, rows: int, store: str) -> Iterator[Figure]:
     with RedisServer(folder / "redis") as server, database(folder, store) as found:
         client, what = server.client(), f"{rows:,} pending, {store}"
         letters = letters_of(server.url, client, size=0)
-        yield from _filled(server, found, rows, folder, what)
+        start_ms = fill_days(found.url, rows // DAYS, DAYS, random.Random(41))
+        yield Figure("pending", f"{what}, on disk", found.bytes() / 1e9, "GB")
         found.evict()
         began = time.perf_counter()
         with Child(server.url, found.url) as child:
@@ -64,54 +63,14 @@ def pending(folder: Path, rows: int, store: str) -> Iterator[Figure]:
             cold_s = time.perf_counter() - began
             yield Figure("pending", f"cold start, {what}: the shard is held", held_s, "s")
             yield Figure("pending", "… a task is dispatched", cold_s, "s", target=COLD_S, less_is_better=True)
-            yield from _calls(server, found, folder)
+            yield from _calls(server, found, folder, start_ms)
             yield from _streamed(child, letters, client, PER_S, spans, max(1.0, span_s))
             if store == POSTGRESQL:
                 yield from _pinned(found, child, letters, client, spans, max(1.0, span_s))
 
 
-def _filled(server: RedisServer, found: Database, rows: int, folder: Path, what: str) -> Iterator[Figure]:
-    from celery_wheel.pipeline.session import session
-
-    open_store(found.url).close()
-    empty, count = found.bytes(), rows // PARTS
-    loads_s, intakes_s = list[float](), list[float]()
-    settings = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
-    spark = session("local[2]", name="bench", settings=settings)
-    try:
-        spark.sparkContext.setLogLevel("ERROR")
-        with Child(server.url, found.url) as child:
-            for n in range(PARTS):
-                began = time.perf_counter()
-                frame = _frame(spark, count, n)
-                frame.write.format("wheel").options(url=found.url, batch=f"part {n}").mode("append").save()
-                loads_s.append(time.perf_counter() - began)
-                child.until("accepted", (n + 1) * count)
-                intakes_s.append(time.perf_counter() - began - loads_s[-1])
-                say = f"part {n}: loaded in {loads_s[-1]:.1f} s, taken in after {intakes_s[-1]:.1f} s more"
-                print(say, file=sys.stderr, flush=True)
-    finally:
-        spark.stop()
-    yield Figure("pending", f"{what}: loaded", rows / sum(loads_s), "rows/s")
-    for name, part in (("the first tenth", intakes_s[0]), ("the last tenth", intakes_s[-1])):
-        yield Figure("pending", f"… taken in meanwhile or after, {name}", count / part, "rows/s")
-    yield Figure("pending", "… on disk", (found.bytes() - empty) / rows, "bytes a task")
-
-
-def _frame(spark: Any, count: int, part: int) -> Any:
-    from pyspark.sql import functions
-
-    start_ms = int(time.time() * 1_000) + DAY_MS
-    return spark.range(0, count, 1, 2).select(
-        functions.expr(f"concat('bench.tasks.task_', id % {NAMES})").alias("task"),
-        functions.expr(f"timestamp_millis({start_ms}L + cast(rand({part}) * {DAYS * DAY_MS} AS BIGINT))").alias("eta"),
-        functions.expr(f"concat('queue_', id % {QUEUES})").alias("queue"),
-    )
-
-
-def _calls(server: RedisServer, found: Database, folder: Path) -> Iterator[Figure]:
+def _calls(server: RedisServer, found: Database, folder: Path, start_ms: int) -> Iterator[Figure]:
     cpu_s, rng = cpu_clock(found), random.Random(37)
-    start_ms = int(time.time() * 1_000) + DAY_MS
     client = admin_client(found.url, folder)
     with make_app(server.url, found.url) as app, closing(app.wheel) as wheel:
         last_ms = start_ms + DAYS * DAY_MS - HOUR_MS
