@@ -4,6 +4,7 @@
 
     KeyedWorld      every world has messages whose calls become fewer runs
     CrowdedWorld    two groups, so that most rows wait; users who cancel, set limits and pause groups; holders that last
+    BriefWorld      the history of a group's tasks is shorter than a task may run
 
 In the other worlds such events are rare, and the first seed that shows a bug of them changes with each change of the
 engine. None of these settings knows a bug: the events and the oracles are those of the world below.
@@ -58,3 +59,13 @@ class CrowdedWorld(GroupWorld):
     def store_fault(self, point: str) -> None:
         if not self.only_reads_fail or "commit" not in point:
             super().store_fault(point)
+
+
+class BriefWorld(GroupWorld):
+    loss = steps_of_clocks = 0.0  # limits are judged without
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.limits = replace(self.limits, retention_ms=50)
+        for scheduler in self.schedulers:
+            scheduler.engine.ctx.limits = self.limits

@@ -19,7 +19,7 @@ from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.store.model import GroupLimit, Row
 from celery_wheel.store.schedule_model import Run, RunEnd
 from celery_wheel.testing.fence import Fence
-from tests.simulation.focused import CrowdedWorld
+from tests.simulation.focused import BriefWorld, CrowdedWorld
 from tests.simulation.group_world import GroupRabbitWorld, GroupWorld
 from tests.simulation.model_store import ModelStore
 from tests.simulation.planted import replaces
@@ -53,7 +53,7 @@ def runs_forgotten_at_the_adoption(right: Any, store: ModelStore, shard: int, no
     return []
 
 
-@replaces_in_groups(ModelStore, "open_runs", seed=51383)
+@replaces(ModelStore, "open_runs", seed=18, world=BriefWorld)
 def runs_forgotten_with_their_rows(right: Any, store: ModelStore, shard: int, now_ms: int) -> list[Run]:
     return [run for run in right(store, shard, now_ms) if run.timer_id in store.disk.shard(shard).rows]
 

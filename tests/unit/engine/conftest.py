@@ -11,7 +11,7 @@ import pytest
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.round import Limits, Round, RoundSteps, run_round
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.errors import StoreError
+from celery_wheel.errors import BrokerError, StoreError
 from celery_wheel.store.model import Message
 from celery_wheel.timing import ManualClock
 from tests.kit.holder import message
@@ -129,6 +129,17 @@ class Rig:
 
     def pass_time(self, ms: int) -> None:
         self.clock.advance(ms)
+
+
+def fail_next_call(rig: Rig, point: str) -> None:
+    """Let the broker fail once, before or after it has carried out a call."""
+
+    def fault(at: str) -> None:
+        if at == point:
+            rig.broker.fault = no_fault
+            raise BrokerError("simulated")
+
+    rig.broker.fault = fault
 
 
 def run_until(steps: RoundSteps, step: str) -> None:

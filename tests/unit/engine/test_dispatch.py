@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.round import Limits, run_round
+from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.lane import Lane
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -17,7 +17,7 @@ from celery_wheel.errors import BrokerError, InvariantBroken, PublishInterrupted
 from celery_wheel.store.model import ORIGIN, Position, Row
 from celery_wheel.values.text import END_OF_TIME_MS
 from tests.simulation.model_store import ModelStore
-from tests.unit.engine.conftest import RabbitRig, Rig
+from tests.unit.engine.conftest import RabbitRig, Rig, fail_next_call
 
 IDLE_MS = 60_000
 
@@ -97,6 +97,22 @@ class TestClose:
         rig.take_over(after_ms=5_000)
         rig.run(rounds=3)
         assert set(rig.server.keys.fence.offsets) == {0}
+        assert rig.engine.stats.rollbacks == 0
+
+    @pytest.mark.parametrize("point", ["before", "after"])
+    def test_an_adoption_that_fails_after_the_drop_is_repeated(self, point: str) -> None:
+        """The lane that the broker does not know yet comes next; seeds of the simulation hardly ever fail there."""
+        rig = limited(3)
+        rig.pass_time(IDLE_MS)
+        rig.stopped_at("keep_house", "applied")
+        send_later(rig, "q1")
+        rig.run("ingest", "prefetch", "dispatch")
+        rig.take_over(after_ms=5_000)
+        adopting = rig.stopped_at("tend", "closed lanes dropped in the broker")
+        fail_next_call(rig, point)
+        assert run_round(adopting) is Round.FAILED
+        assert_published_later(rig)
+        assert len(set(rig.pushed)) == len(rig.pushed)
         assert rig.engine.stats.rollbacks == 0
 
     def test_a_broker_that_does_not_answer_the_drop_ends_no_state(self) -> None:
