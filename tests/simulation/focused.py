@@ -4,6 +4,7 @@
 
     KeyedWorld      every world has messages whose calls become fewer runs
     CrowdedWorld    two groups, so that most rows wait; users who cancel, set limits and pause groups; holders that last
+    BackfillWorld   users ask for many backfills, and workers report many ends of runs
     BriefWorld      the history of a group's tasks is shorter than a task may run
 
 In the other worlds such events are rare, and the first seed that shows a bug of them changes with each change of the
@@ -15,6 +16,7 @@ from dataclasses import replace
 
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.happenings import Scheduler
+from tests.simulation.recurring_world import RecurringWorld
 from tests.simulation.world import World
 
 
@@ -69,3 +71,21 @@ class BriefWorld(GroupWorld):
         self.limits = replace(self.limits, retention_ms=50)
         for scheduler in self.schedulers:
             scheduler.engine.ctx.limits = self.limits
+
+
+class BackfillWorld(RecurringWorld):
+    loss = steps_of_clocks = 0.0
+    fault_rates = (0.0, 0.0, 0.02)
+    share = 0.03  #: of the events, each
+
+    def __init__(self, seed: int) -> None:
+        self.backfill_rng = random.Random(seed + 31_000_003)
+        super().__init__(seed)
+
+    def _happen(self) -> None:
+        super()._happen()
+        dice = self.backfill_rng.random()
+        if dice < self.share and not self.quiet:
+            self.log.append(f"user: {self.scheduling.ask(self.clock_ms, 'backfill')}")
+        elif self.share <= dice < 2 * self.share:
+            self.log.append(f"worker: {self.scheduling.end_a_run(self.disk.shard(0), self.pushes)}")

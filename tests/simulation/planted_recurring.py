@@ -20,6 +20,7 @@ from celery_wheel.store.model import Change, Row
 from celery_wheel.store.schedule_model import Revision, Schedule
 from tests.simulation import model_history
 from tests.simulation import planted as planted_module
+from tests.simulation.focused import BackfillWorld
 from tests.simulation.model_history import ShardData
 from tests.simulation.planted import replaces
 from tests.simulation.recurring_world import RecurringRabbitWorld, RecurringWorld
@@ -197,7 +198,7 @@ def queued_instant_out_of_turn(
     return [row for row, _ in queued if row.due_ms > now_ms][:1]
 
 
-@replaces_recurring(runs, "released", seed=2216)
+@replaces(runs, "released", seed=40, world=BackfillWorld)
 def queued_instant_behind_those_of_another_backfill(
     right: Any, queued: Sequence[QueuedRow], latest: object, over: object, now_ms: int
 ) -> list[Row]:
@@ -206,7 +207,7 @@ def queued_instant_behind_those_of_another_backfill(
     return [row for row in right(queued, latest, over, now_ms) if row in first]
 
 
-@replaces_recurring(runs, "released", seed=2216)
+@replaces_recurring(runs, "released", seed=40025)
 def queued_instant_beside_an_overdue_run(
     right: Any, queued: Sequence[QueuedRow], latest: Iterable[KnownRun], *rest: Any
 ) -> list[Row]:
