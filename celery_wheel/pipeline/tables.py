@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from celery_wheel.pipeline.session import activate
 from celery_wheel.pipeline.source import WheelDataSource
-from celery_wheel.pipeline.source.options import ENVIRONMENT
+from celery_wheel.pipeline.source.options import ENVIRONMENT, check_columns
 from celery_wheel.pipeline.source.statements import HISTORY
 from celery_wheel.pipeline.spark_errors import unwrap_errors
 
@@ -45,13 +45,18 @@ def stream(spark: SparkSession, url: str | None = None, **options: Any) -> DataF
 def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -> None:
     """Schedule the rows as the batch of this name: all of them, or none. ``source.options`` has the ``options``.
 
+    Each partition is sorted by due time, so that a scheduler, which accepts the rows in this order, adds them to a few
+    pages of the store's index of due times, and not to one page each.
+
     Raises:
         SettingError: an option or a column is wrong; nothing was written.
         BadRow: a row cannot be scheduled; nothing of the batch is scheduled.
         StoreError: the store cannot be used, or failed; nothing of the batch is scheduled.
     """
     activate(_register(rows.sparkSession))
-    writer = rows.write.format(WheelDataSource.name()).mode("append")
+    check_columns(rows.schema, options.get("key"))
+    in_order = rows.sortWithinPartitions("eta" if "eta" in rows.columns else "eta_ms")
+    writer = in_order.write.format(WheelDataSource.name()).mode("append")
     writer.options(**_as_texts(options, url, batch=batch)).save()
 
 
