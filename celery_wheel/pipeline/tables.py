@@ -54,7 +54,7 @@ def write(rows: DataFrame, batch: str, url: str | None = None, **options: Any) -
         StoreError: the store cannot be used, or failed; nothing of the batch is scheduled.
     """
     activate(_register(rows.sparkSession))
-    check_columns(rows.schema, options.get("key"))
+    check_columns(rows.schema, options.get("key"))  # else Spark would tell in its own words what it cannot sort
     in_order = rows.sortWithinPartitions("eta" if "eta" in rows.columns else "eta_ms")
     writer = in_order.write.format(WheelDataSource.name()).mode("append")
     writer.options(**_as_texts(options, url, batch=batch)).save()

@@ -18,13 +18,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
 
-import psycopg
-
 from celery_wheel.store import open_store
 from celery_wheel.store.model import HOUR_MS, Position
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.postgresql.server import PARAMETERS
-from tests.benchmarks.databases import DURABLE
+from tests.benchmarks.databases import DURABLE, open_transaction
 from tests.benchmarks.filler import Filler
 from tests.kit.holder import LEASE, NO_LIMIT, NOW
 from tests.kit.servers.postgres import PostgresServer
@@ -95,9 +93,7 @@ def main() -> None:
             for table, parameters in PARAMETERS.items():
                 server.sql(f"ALTER TABLE {table} RESET ({', '.join(parameters)})", database=url.rsplit("/", 1)[1])
         if options.horizon:  # as a forgotten psql or a long report: no dead row may be removed then
-            elsewhere = stack.enter_context(psycopg.connect(url))
-            elsewhere.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            elsewhere.execute("SELECT 1")
+            stack.enter_context(open_transaction(url))
         run(server, url, options.rows, options.keep)
 
 

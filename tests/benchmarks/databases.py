@@ -3,6 +3,7 @@
 ::
 
     database(folder, name)     a new store with its size, its pages in memory and the rate of its disk
+    open_transaction(url)      as somebody's forgotten session
     databases(folder)          name → function that makes such a store, of every kind that is installed
 """
 
@@ -16,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import psycopg
 
 from tests.kit.servers.postgres import PostgresServer, postgres_binaries
 
@@ -97,6 +99,15 @@ class Database:
         if self._server is not None:
             return [path for path in (self._server.folder / "data/base").rglob("*") if path.is_file()]
         return list(Path(self._name).parent.glob(f"{Path(self._name).name}*"))
+
+
+@contextmanager
+def open_transaction(url: str) -> Iterator[None]:
+    """Keep a transaction open on PostgreSQL: vacuum removes no row version that is replaced meanwhile."""
+    with psycopg.connect(url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT 1")
+        yield
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -27,13 +27,13 @@ import redis
 from celery_wheel.overview import FRESH_S
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from tests.benchmarks.child import Child
-from tests.benchmarks.databases import POSTGRESQL, Database, database
+from tests.benchmarks.databases import POSTGRESQL, Database, database, open_transaction
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.filler import fill_days
 from tests.benchmarks.letters import WHEEL_QUEUE, Letters, letters_of
 from tests.benchmarks.parts import make_app
 from tests.benchmarks.stream import Stream, through_wheel
-from tests.benchmarks.watching import admin_client, cpu_clock
+from tests.benchmarks.watching import admin_pages, cpu_clock
 from tests.kit.servers.redis import RedisServer
 
 DAYS = 30
@@ -70,7 +70,7 @@ def pending(folder: Path, rows: int, store: str) -> Iterator[Figure]:
 
 def _calls(server: RedisServer, found: Database, folder: Path, start_ms: int) -> Iterator[Figure]:
     cpu_s, rng = cpu_clock(found), random.Random(37)
-    client = admin_client(found.url, folder)
+    page = admin_pages(found.url, folder)
     with make_app(server.url, found.url) as app, closing(app.wheel) as wheel:
         last_ms = start_ms + DAYS * DAY_MS - HOUR_MS
 
@@ -78,9 +78,6 @@ def _calls(server: RedisServer, found: Database, folder: Path, start_ms: int) ->
             from_ms = rng.randrange(start_ms, last_ms)
             [one] = wheel.pending(limit=1, from_ms=from_ms).items
             return str(one.task_id)
-
-        def page(address: str) -> Callable[[], object]:
-            return lambda: client.get(f"/admin/django_wheel/{address}").content
 
         ids = iter([some_id() for _ in range(TIMES + 1)])
         for what, call in (
@@ -143,11 +140,7 @@ def _streamed(
 def _pinned(
     found: Database, child: Child, letters: Letters, client: redis.Redis, spans: int, span_s: float
 ) -> Iterator[Figure]:
-    with ExitStack() as stack:
-        elsewhere, reader = (stack.enter_context(psycopg.connect(found.url)) for _ in range(2))
-        elsewhere.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        elsewhere.execute("SELECT 1")
-        reader.autocommit = True
+    with open_transaction(found.url), psycopg.connect(found.url, autocommit=True) as reader:
         before, passed = found.bytes(), child.status().dispatched
         yield from _streamed(child, letters, client, PINNED_PER_S, spans, span_s)
         passed = child.status().dispatched - passed

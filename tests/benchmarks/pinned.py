@@ -16,11 +16,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-import psycopg
-
 from celery_wheel.store import open_store
 from tests.benchmarks.child import Child
-from tests.benchmarks.databases import DURABLE
+from tests.benchmarks.databases import DURABLE, open_transaction
 from tests.benchmarks.letters import letters_of
 from tests.benchmarks.stream import through_wheel
 from tests.kit.servers.postgres import PostgresServer
@@ -83,9 +81,7 @@ def main() -> None:
         url = server.new_database()
         open_store(url).close()
         if not options.free:
-            elsewhere = stack.enter_context(psycopg.connect(url))
-            elsewhere.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            elsewhere.execute("SELECT 1")
+            stack.enter_context(open_transaction(url))
         run(server, url, redis, options.minutes, options.rate)
 
 

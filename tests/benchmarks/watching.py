@@ -141,7 +141,8 @@ def _figure(name: str, call: Callable[[], object], cpu_s: Callable[[], float], t
     return Figure("overview", name, spent_ms, "ms CPU", target=target, less_is_better=True)
 
 
-def admin_client(url: str, folder: Path) -> Any:
+def admin_pages(url: str, folder: Path) -> Callable[[str], Callable[[], None]]:
+    """Set up the admin of a store; return a function from an address to a call that gets its page."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.kit.site.settings", "SITE_FOLDER": str(folder), "SITE_STORE": url}
     import django
 
@@ -153,11 +154,6 @@ def admin_client(url: str, folder: Path) -> Any:
     call_command("migrate", verbosity=0)
     client = Client()
     client.force_login(User.objects.create_superuser("reader"))
-    return client
-
-
-def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
-    client = admin_client(url, folder)
 
     def get(address: str) -> Callable[[], None]:
         def got() -> None:
@@ -166,6 +162,11 @@ def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], fl
 
         return got
 
+    return get
+
+
+def _polls(url: str, folder: Path, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
+    get = admin_pages(url, folder)
     yield from _lists(get, cpu_s)
     from django_wheel.views import wheel  # once Django is set up
 

@@ -12,7 +12,6 @@ engine. None of these settings knows a bug: the events and the oracles are those
 """
 
 import random
-from dataclasses import replace
 
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.happenings import Scheduler
@@ -41,9 +40,7 @@ class CrowdedWorld(GroupWorld):
         super().__init__(seed)
         self.lasts = rng.random() < 0.5  #: whether one scheduler holds the shard all the time
         if self.lasts:
-            self.limits = replace(self.limits, lease_ms=10**6)
-            for scheduler in self.schedulers:
-                scheduler.engine.ctx.limits = self.limits
+            self.limit(lease_ms=10**6)
 
     def _happen(self) -> None:
         super()._happen()
@@ -68,9 +65,7 @@ class BriefWorld(GroupWorld):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.limits = replace(self.limits, retention_ms=50)
-        for scheduler in self.schedulers:
-            scheduler.engine.ctx.limits = self.limits
+        self.limit(retention_ms=50)
 
 
 class BackfillWorld(RecurringWorld):

@@ -12,6 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.engine import Engine
@@ -197,6 +198,12 @@ class Happenings(ABC):
 
     def engine_options(self) -> dict[str, Any]:
         return {}
+
+    def limit(self, **limits: Any) -> None:
+        """Give the schedulers other limits, before anything happens."""
+        self.limits = replace(self.limits, **limits)
+        for scheduler in self.schedulers:
+            scheduler.engine.ctx.limits = self.limits
 
     # -- the broker --------------------------------------------------------------------------------
 

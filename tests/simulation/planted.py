@@ -244,9 +244,7 @@ class ClosingWorld(World):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.limits = replace(self.limits, lane_idle_ms=0)
-        for scheduler in self.schedulers:
-            scheduler.engine.ctx.limits = self.limits
+        self.limit(lane_idle_ms=0)
 
 
 # A lane is put to sleep, and closed, while rows of it are only in the store, or in flight.

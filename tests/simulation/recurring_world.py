@@ -7,7 +7,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from celery_wheel.engine.recurring.occurrence import Occurrence, header_of
@@ -59,8 +58,7 @@ class RecurringWorld(World):
         self.overlapped: list[str] = []
         super().__init__(seed)
         self.recurring_rng = rng = random.Random(seed + 3_000_003)
-        self.limits = replace(
-            self.limits,
+        self.limit(
             look_ahead_ms=rng.choice((0, 10, 100)),
             late_ms=rng.choice((20, 100)),
             occurrence_count=rng.choice((1, 3, 1_000)),
@@ -68,8 +66,6 @@ class RecurringWorld(World):
             herd_ms=rng.choice((500, 5_000)),
             herd_per_s=rng.choice((1, 1, 5, 100)),
         )
-        for scheduler in self.schedulers:
-            scheduler.engine.ctx.limits = self.limits
         self.recalls = False  # a requeued occurrence stands for no instant
         self.policies = policies = Policies(self.limits, self.renderer.decided, self.clock_steps, self._violation)
         self.scheduling = Scheduling(rng, ModelStore(self.disk), self.dense, policies, self._violation)

@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -230,6 +231,20 @@ def test_tracebacks_stay_where_the_session_wants_them(monkeypatch: pytest.Monkey
             raise SettingError("url must name the store")
         assert os.environ.get("SPARK_HIDE_TRACEBACK") == hidden
     monkeypatch.delenv("SPARK_HIDE_TRACEBACK")
+
+
+@pytest.mark.parametrize("name", ["eta", "eta_ms"])
+def test_each_partition_is_written_in_the_order_of_due_times(spark: SparkSession, one: Site, name: str) -> None:
+    times = {"eta": functions.timestamp_millis("due_ms"), "eta_ms": functions.col("due_ms")}
+    scattered = functions.lit(START_MS) + (functions.col("id") * 7_919) % ROWS
+    due = spark.range(0, ROWS, 1, 1).withColumn("due_ms", scattered)
+    rows = due.select(
+        functions.lit("shop.remind").alias("task"), times[name].alias(name), functions.lit("m").alias("queue")
+    )
+    write(rows, "sorted", one.url)
+    found = [message.eta_ms for message in loaded_messages(one.store)]  # shard by shard
+    assert sorted(found) == list(range(START_MS, START_MS + ROWS))
+    assert sum(later < earlier for earlier, later in pairwise(found)) < one.store.shards
 
 
 def test_threads_write_at_once(spark: SparkSession, one: Site) -> None:
