@@ -1,11 +1,13 @@
 """``python -m tests.benchmarks [names…] [--rows N] [--store NAME] [--json FILE]``; without names, ``DEFAULT``.
 
-``all`` names every benchmark. One that fails is named at the end, and the others run; the exit code is then 1.
+``all`` names every benchmark. Each runs in a process of its own: what one leaves (threads, garbage, a Django that is
+set up) is not measured by the next. One that fails is named at the end, and the others run; the exit code is then 1.
 The machine and the versions are printed with the figures: a ratio travels, an absolute value does not.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -21,8 +23,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -76,6 +79,7 @@ DEFAULT = (
     *("size", "herd", "steady", "cold", "idle"),
 )
 ROWS, MIN_ROWS = 2_000_000, 10_000
+FORK = multiprocessing.get_context("fork")
 
 
 def main() -> int:
@@ -90,12 +94,7 @@ def main() -> int:
             print(f"{name} …", file=sys.stderr)
             place = folder / name
             place.mkdir()
-            try:
-                figures.extend(_bench(name)(place, options.rows, *([options.store] if name in ON_STORE else [])))
-            except pytest.skip.Exception as absent:
-                print(f"{name}: {absent.msg}; it is not measured (make services)", file=sys.stderr)
-            except Exception:
-                traceback.print_exc()
+            if not _measure(name, (place, options.rows, *([options.store] if name in ON_STORE else [])), figures):
                 failed.append(name)
     except KeyboardInterrupt:
         interrupted = True
@@ -110,6 +109,35 @@ def main() -> int:
     if failed:
         print(f"failed: {', '.join(failed)}; the errors are above", file=sys.stderr)
     return 128 + signal.SIGINT if interrupted else int(bool(failed))
+
+
+def _measure(name: str, given: tuple[Any, ...], figures: list[Figure]) -> bool:
+    """Run a benchmark in a process of its own, and add its figures as they come; return whether it ended well."""
+    reader, writer = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=_send_figures, args=(name, given, writer))
+    child.start()
+    writer.close()
+    try:
+        while True:
+            figures.append(reader.recv())
+    except EOFError:
+        child.join()
+    finally:
+        child.terminate()  # nothing, if it has ended
+        child.join()
+    return child.exitcode == 0
+
+
+def _send_figures(name: str, given: tuple[Any, ...], writer: Connection) -> None:
+    os.setsid()  # an interrupt of the terminal reaches it once, from the process that waits for it
+    try:
+        for figure in _bench(name)(*given):
+            writer.send(figure)
+    except pytest.skip.Exception as absent:
+        print(f"{name}: {absent.msg}; it is not measured (make services)", file=sys.stderr)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
 
 
 def _bench(name: str) -> Callable[..., Iterator[Figure]]:
