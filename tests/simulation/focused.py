@@ -4,7 +4,7 @@
 
     KeyedWorld      every world has messages whose calls become fewer runs
     CrowdedWorld    two groups, so that most rows wait; users who cancel, set limits and pause groups; holders that last
-    BackfillWorld   users ask for many backfills, and workers report many ends of runs
+    BackfillWorld   users ask for many backfills, some beside a trigger, and workers report many ends of runs
     BriefWorld      the history of a group's tasks is shorter than a task may run
 
 In the other worlds such events are rare, and the first seed that shows a bug of them changes with each change of the
@@ -80,7 +80,9 @@ class BackfillWorld(RecurringWorld):
     def _happen(self) -> None:
         super()._happen()
         dice = self.backfill_rng.random()
+        at_once = dice < self.share / 2  #: all three, before the triggered run is published
         if dice < self.share and not self.quiet:
-            self.log.append(f"user: {self.scheduling.ask(self.clock_ms, 'backfill')}")
-        elif self.share <= dice < 2 * self.share:
+            for do in ("trigger", "backfill") if at_once else ("backfill",):
+                self.log.append(f"user: {self.scheduling.ask(self.clock_ms, do)}")
+        if self.share <= dice < 2 * self.share or (at_once and not self.quiet):
             self.log.append(f"worker: {self.scheduling.end_a_run(self.disk.shard(0), self.pushes)}")

@@ -198,7 +198,7 @@ def queued_instant_out_of_turn(
     return [row for row, _ in queued if row.due_ms > now_ms][:1]
 
 
-@replaces(runs, "released", seed=40, world=BackfillWorld)
+@replaces(runs, "released", seed=13, world=BackfillWorld)
 def queued_instant_behind_those_of_another_backfill(
     right: Any, queued: Sequence[QueuedRow], latest: object, over: object, now_ms: int
 ) -> list[Row]:
@@ -207,7 +207,7 @@ def queued_instant_behind_those_of_another_backfill(
     return [row for row in right(queued, latest, over, now_ms) if row in first]
 
 
-@replaces_recurring(runs, "released", seed=40025)
+@replaces(runs, "released", seed=158, world=BackfillWorld)
 def queued_instant_beside_an_overdue_run(
     right: Any, queued: Sequence[QueuedRow], latest: Iterable[KnownRun], *rest: Any
 ) -> list[Row]:
