@@ -60,19 +60,9 @@ MODULES = {name: module for module, names in BENCHES.items() for name in names}
 #: Benches on one store, which ``--store`` names → bytes a row of the database with its indexes and its log, and of
 #: Redis's swap; measured, with room to spare. The rows of ``pending`` have no arguments.
 ON_STORE = {
-    "spine": 3_000,
-    "herd": 3_000,
-    "steady": 3_000,
-    "cold": 3_000,
+    **dict.fromkeys(("spine", "herd", "steady", "cold", "scale", "shards", "saturation", "processes"), 3_000),
+    **dict.fromkeys(("overview", "metrics", "groups", "bulk"), 3_000),
     "pending": 650,
-    "scale": 3_000,
-    "shards": 3_000,
-    "saturation": 3_000,
-    "processes": 3_000,
-    "overview": 3_000,
-    "metrics": 3_000,
-    "groups": 3_000,
-    "bulk": 3_000,
 }
 DEFAULT = (
     *("wheel", "purgatory", "complete", "decoding", "producer", "spine", "rabbit", "many"),

@@ -84,5 +84,5 @@ class BackfillWorld(RecurringWorld):
         if dice < self.share and not self.quiet:
             for do in ("trigger", "backfill") if at_once else ("backfill",):
                 self.log.append(f"user: {self.scheduling.ask(self.clock_ms, do)}")
-        if self.share <= dice < 2 * self.share or (at_once and not self.quiet):
+        if at_once or self.share <= dice < 2 * self.share:
             self.log.append(f"worker: {self.scheduling.end_a_run(self.disk.shard(0), self.pushes)}")
