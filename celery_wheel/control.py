@@ -90,9 +90,15 @@ class Wheel:
 
     aschedule_counts = twin(schedule_counts)
 
-    def ahead(self) -> Ahead:
-        """Return the pending tasks of each hour from now on, and the largest coming herds with their tasks."""
-        return self._process_store.open().ahead.get()
+    def ahead(self, at_most_s: float | None = None) -> Ahead:
+        """Return the pending tasks of each hour from now on, and the largest coming herds with their tasks.
+
+        Args:
+            at_most_s: the wait for a search of many rows, which goes on in a thread: the answer is then that of the
+                search before, or, if there was none, has no herds yet, and ``searched`` is False.
+        """
+        opened = self._process_store.open()
+        return opened.ahead.get() if at_most_s is None else opened.ahead_within(at_most_s)
 
     aahead = twin(ahead)
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -417,6 +418,7 @@ class Shared(Generic[T]):
         self._clock = clock
         self._lock = threading.Lock()
         self._last: SharedValue[T] | None = None
+        self._reader: threading.Thread | None = None
 
     def get(self) -> T:
         last = self._last
@@ -433,9 +435,23 @@ class Shared(Generic[T]):
             self._lock.release()
         return last.result()
 
+    def get_within(self, at_most_s: float) -> T | None:
+        """Return the last reading, or a new one if it ends by then; it goes on in a thread. None before the first."""
+        last, reader = self._last, self._reader
+        if last is None or self._age_s(last) >= FRESH_S:
+            if reader is None or not reader.is_alive():
+                self._reader = reader = threading.Thread(target=self._refresh, name="wheel-reading", daemon=True)
+                reader.start()
+            reader.join(at_most_s)
+        return None if self._last is None else self._last.result()
+
     def expire(self) -> None:
         """Forget the last reading: what this process has changed is shown at once."""
         self._last = None
+
+    def _refresh(self) -> None:
+        with suppress(StoreError):  # it is in the reading, for whoever asks
+            self.get()
 
     def _new(self, last: SharedValue[T] | None) -> SharedValue[T]:
         try:

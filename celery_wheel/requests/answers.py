@@ -25,7 +25,7 @@ from typing import Any
 
 from celery_wheel.conf import Conf
 from celery_wheel.overview import OverviewCache, PacedCounts
-from celery_wheel.overview.ahead import Ahead, read_ahead
+from celery_wheel.overview.ahead import Ahead, read_ahead, read_hours
 from celery_wheel.requests.asynchronous import interruptible
 from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
@@ -204,6 +204,9 @@ class OpenStore:
         self.overview = OverviewCache(self.store, lambda: time.time_ns() // 1_000_000)
         self.schedule_counts = PacedCounts(self.store.browse.schedule_counts)
         self.ahead = PacedCounts(lambda: read_ahead(self.store, time.time_ns() // 1_000_000))
+
+    def ahead_within(self, at_most_s: float) -> Ahead:
+        return self.ahead.get_within(at_most_s) or read_hours(self.store, time.time_ns() // 1_000_000)
 
     def is_current(self) -> bool:
         if self.store.is_replaced():

@@ -68,6 +68,8 @@ _PERIODS = {
 
 #: The last chart hardly changes.
 YEAR_MS = 10_000
+#: A page waits so long for a search for herds.
+SEARCH_S = 0.2
 #: The age from which the seconds are said to be older than the page.
 OLD_MS = 3_000
 #: Lanes, gates and herds of a page; the page of shards and the page of gates have the others.
@@ -142,7 +144,7 @@ class Screen:
         self.problems = problems_of(wheel, overview, self._times, self._links)
 
     def parts(self, *, with_year: bool) -> Iterator[tuple[str, str]]:
-        charts, ahead = due_charts(self._overview.due, self._times.now_ms), self._wheel.ahead()
+        charts, ahead = due_charts(self._overview.due, self._times.now_ms), self._wheel.ahead(SEARCH_S)
         long = long_chart(ahead.hours, self._times.now_ms)
         yield self._render("alerts", **self._gates())
         soon = [self._soon(chart) for chart in charts[1:]]
@@ -154,7 +156,8 @@ class Screen:
             yield "year", self._render("due_chart", **self._due(long, ahead.read_ms))[1]
         coming = [one for one in ahead.herds if one.to_ms > self._times.now_ms]
         found = [self._herd(span) for span in herds(charts, coming)[:LINES]]
-        yield self._render("herds", herds=found, later=later_than(long, ahead.hours))
+        later = later_than(long, ahead.hours)
+        yield self._render("herds", herds=found, searched=ahead.searched, later=later)
         memory = self._memory()
         yield self._render("rings", **memory)
         yield self._render("internals", **memory)

@@ -22,6 +22,7 @@ from celery_wheel.store.sql.store import SqlStore
 from django_wheel.views import requests, wheel
 from tests.kit.holder import LEASE, NOW, Holder, hour_of
 from tests.kit.new_stores import new_file
+from tests.kit.patience import patience
 from tests.kit.site import celery_app
 
 ADMIN = "/admin/django_wheel"
@@ -71,6 +72,7 @@ def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each page show what the test has just written."""
     monkeypatch.setattr(overview, "FRESH_S", 0)
     monkeypatch.setattr(wheel, "YEAR_MS", 0)
+    monkeypatch.setattr(wheel, "SEARCH_S", patience())
 
 
 @pytest.fixture

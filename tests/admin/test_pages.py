@@ -5,6 +5,7 @@ The first screen: its answers, its herds and lanes, and the parts that a poll se
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from freezegun import freeze_time
 
 from celery_wheel import overview
 from celery_wheel.engine.stats import SPAN_MS, Recent
+from celery_wheel.overview.ahead import Ahead, read_ahead
+from celery_wheel.requests import answers
 from celery_wheel.store import open_store
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState, Position, TallyKey
+from celery_wheel.store.ports import FullStore
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.project import project_wheel
 from django_wheel.views import wheel as screen
 from tests.admin.conftest import ADMIN, MOMENT, Configure, end, renew, shown, tallied, text_of, unreadable
 from tests.kit.counts import reads_of
 from tests.kit.holder import NOW, Holder, ids, place
+from tests.kit.patience import patience
 from tests.kit.schedules import create
 from tests.kit.site import celery_app
 
@@ -390,6 +395,26 @@ def test_a_herd_is_a_link_to_its_tasks(viewer: Client, holder: Holder) -> None:
     page = shown(viewer, WHEEL).split('id="wheel-herds"')[1].split("</section>")[0]
     assert f'?from={NOW + 20 * HOUR_MS}&amp;to={NOW + 21 * HOUR_MS}">12,000 tasks, tomorrow 05:00 - 06:00</a>' in page
     assert "in 20 h" in page
+
+
+def test_a_page_does_not_wait_for_a_long_search_for_herds(
+    viewer: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder.apply(tally={TallyKey((NOW + 20 * HOUR_MS) // HOUR_MS, "celery", "app.remind"): 12_000})
+    ended, searching = threading.Event(), "Herds further ahead are being searched for."
+
+    def search(store: FullStore, now_ms: int) -> Ahead:
+        assert ended.wait(patience())
+        return read_ahead(store, now_ms)
+
+    monkeypatch.setattr(answers, "read_ahead", search)
+    monkeypatch.setattr(screen, "SEARCH_S", 0)
+    assert searching in shown(viewer, WHEEL)
+    ended.set()
+    monkeypatch.setattr(screen, "SEARCH_S", patience())
+    page = shown(viewer, WHEEL)
+    assert "12,000 tasks, tomorrow" in page
+    assert searching not in page
 
 
 def test_a_poll_sends_the_parts_that_differ_from_those_of_the_page(viewer: Client, holder: Holder) -> None:

@@ -52,6 +52,10 @@ class Database:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return Path(self._name).stat().st_size
 
+    def on_disk(self) -> int:
+        """Return the size of all files as they are, a write-ahead log of SQLite included."""
+        return sum(path.stat().st_size for path in self._files())
+
     def cpu_s(self) -> float:
         """Return the seconds of CPU that all processes of the server have used; 0.0 for a file."""
         if self._server is None:

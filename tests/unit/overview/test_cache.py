@@ -90,6 +90,24 @@ def test_an_error_is_raised_to_all_for_a_second_and_then_forgotten() -> None:
     assert source.shared.get() == 2
 
 
+def test_a_wait_that_ends_first_has_the_reading_before_while_a_thread_reads_on() -> None:
+    source = Source()
+    source.goes_on.clear()
+    assert source.shared.get_within(0) is None
+    wait_until(lambda: source.count == 1, "a thread reads")
+    assert source.shared.get_within(0) is None
+    source.goes_on.set()
+    assert (source.shared.get_within(patience()), source.count) == (1, 1)
+    source.now_s = STALE_S
+    source.goes_on.clear()
+    assert source.shared.get_within(0) == 1
+    source.goes_on.set()
+    assert (source.shared.get_within(patience()), source.count) == (2, 2)
+    source.now_s, source.error = 2 * STALE_S, StoreError("the store does not answer")
+    with pytest.raises(StoreError, match="does not answer"):
+        source.shared.get_within(patience())
+
+
 def test_a_change_of_the_process_is_shown_at_once() -> None:
     source = Source()
     source.shared.get()
