@@ -251,6 +251,19 @@ class KombuPublisher:
                 self.forget()
         return answer
 
+    def ready(self, queues: Sequence[str]) -> dict[str, int]:
+        """Return how many messages each queue has; a depth is read up to ten times a second."""
+        with self._lock:
+            self._producer()
+            connection, found = self._connection, dict.fromkeys(queues, 0)
+            try:
+                for queue in queues:
+                    with suppress(*connection.channel_errors), connection.channel() as channel:  # no such queue
+                        found[queue] = int(channel.queue_declare(queue, passive=True).message_count)
+                return found
+            except connection_errors(connection) as error:
+                raise BrokerError(self._drop(error)) from error
+
     def forget(self) -> None:
         """End the connection; the next message opens a new one."""
         connection, self._connection = self._connection, None
@@ -385,18 +398,7 @@ class KombuBroker(DeliveryBroker):
         return self.ready([name])[name]
 
     def ready(self, queues: Sequence[str]) -> dict[str, int]:
-        with self._connect() as connection:
-            found = dict.fromkeys(queues, 0)
-            try:
-                ensure_connection(connection)
-                for queue in queues:
-                    with suppress(*connection.channel_errors), connection.channel() as channel:  # no such queue
-                        found[queue] = int(channel.queue_declare(queue, passive=True).message_count)
-                return found
-            except connection_errors(connection) as error:
-                raise BrokerError(
-                    f"{url_of(connection)} does not answer ({format_error(error)}); it is tried again"
-                ) from error
+        return self._outgoing.ready(queues)
 
     def oldest(self, shard: int) -> Message | Unreadable | None:
         return None

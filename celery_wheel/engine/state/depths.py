@@ -57,6 +57,15 @@ class Depth:
             self.passed += taken
         return taken
 
+    def miss(self) -> None:
+        """Note that a row found no room."""
+        with self._lock:
+            self.passed += 1
+
+    def arrive(self) -> None:
+        with self._lock:
+            self.arrived += 1
+
     def read(self, ready: int, now_ms: int, since: int | None = None) -> None:
         """Note how many messages are ready; ``since``: what ``ask`` returned, unless rows have arrived just before."""
         with self._lock:

@@ -356,7 +356,7 @@ class Groups:
                     share.passed_at_ms = now_ms
                 return True
         elif share.lines or not share.room:
-            share.depth.passed += 1  # it wants to: the depth is read again
+            share.depth.miss()  # so that the depth is read again
             return False
         group = group or self._group(name)
         if group.room(now_ms) == 0 or (share is not None and not share.take(1)):
@@ -392,7 +392,7 @@ class Groups:
                 continue
             group = slot.group
             if slot.share is not None and slot.share.depth is not None:
-                slot.share.depth.arrived += 1
+                slot.share.depth.arrive()
             self._arrived(slot)
             if group.meter is not None:
                 group.meter.spend(1, now_ms)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from celery.contrib.testing.worker import start_worker
@@ -132,6 +133,14 @@ def test_a_message_without_a_body_or_with_a_broken_one_is_kept(app: Any, edge: K
         "message must have a body",
         "body must have the compression that its header names",
     ]
+
+
+def test_depths_are_read_on_the_connection_that_publishes(app: Any, edge: KombuBroker) -> None:
+    one = make_row(1, **EMPTY)
+    publish(edge, [one])
+    with patch.object(app, "connection_for_write") as opened:
+        assert [edge.ready([one.route.target, "none"]) for _ in range(3)] == [{one.route.target: 1, "none": 0}] * 3
+    assert not opened.called
 
 
 def test_messages_already_read_outlive_the_server(app: Any, edge: KombuBroker, monkeypatch: pytest.MonkeyPatch) -> None:
