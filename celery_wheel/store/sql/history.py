@@ -54,6 +54,8 @@ from celery_wheel.store.store_model import ForgetPlace, Retention
 #: writers wait.
 ROWS_AT_ONCE = 500
 SETTLEMENTS_AT_ONCE = 200
+#: The most of one removal: a million settlements may have lost their rows to a shorter retention or an erasure.
+TRANSACTIONS = 10
 
 
 class HistoryStatements:
@@ -355,12 +357,13 @@ def remove_rows(
 
 
 def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:
-    """Remove up to ``limit`` rows, in as many transactions as that takes; returns how many."""
-    removed, more = 0, True
-    while more and removed < limit:
-        at_once = min(ROWS_AT_ONCE, limit - removed)
+    """Remove up to ``limit`` rows, in ``TRANSACTIONS`` at most; returns how many."""
+    removed = 0
+    for _ in range(TRANSACTIONS):
         with database.writing(durable=False) as connection:
+            at_once = min(ROWS_AT_ONCE, limit - removed)
             part = ForgetTransaction(connection, database.statements, floors, shard, epoch, at_once)
             removed += part.run(retention)
-            more = part.more
+        if not part.more or removed >= limit:
+            break
     return removed

@@ -12,7 +12,7 @@ from celery_wheel.broker import shard_of
 from celery_wheel.errors import StoreUnusable
 from celery_wheel.store.model import ORIGIN, STOPPED, Position, StoredMessage
 from celery_wheel.store.ports import ForgetPlace, Retention, Store
-from celery_wheel.store.sql import schema
+from celery_wheel.store.sql import history, schema
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import Unarchived
 from tests.kit.holder import EVERYTHING, NO_LIMIT, NOW, Holder, place
@@ -174,6 +174,17 @@ def test_a_settlement_without_rows_does_not_stop_the_removal(holder: Holder) -> 
     holder.settle(Position(3, 0), place(row), at_ms=NOW)
     assert forget(holder) == 1
     assert holder.store.settlement_start(0, 0, place(row), 0) is None
+
+
+def test_very_many_settlements_without_rows_are_removed_in_several_calls(
+    sql_holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "SETTLEMENTS_AT_ONCE", 2)
+    for n in range(30):
+        sql_holder.settle(Position(n, 0), Position(n + 1, 0), at_ms=NOW)
+    [row] = sql_holder.accept(NOW)
+    sql_holder.settle(Position(30, 0), place(row), at_ms=NOW)
+    assert [forget(sql_holder), forget(sql_holder)] == [0, 1]
 
 
 def test_each_shard_forgets_for_itself(store: Store) -> None:
