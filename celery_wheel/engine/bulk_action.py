@@ -25,14 +25,13 @@ from celery_wheel.engine.commands import (
     DONE,
     TOO_LATE,
     UNKNOWN,
-    commit_command,
     publish_again,
     readable_among,
     relocate,
 )
 from celery_wheel.engine.intake.admission import admit
 from celery_wheel.engine.intake.inbox import BulkCommand
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.round import Context, make_call
 from celery_wheel.engine.state.shard import Mark, ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store import model
@@ -84,7 +83,7 @@ def change_bulk(ctx: Context, state: ShardState, command: BulkCommand) -> Genera
                 work.change.bulks = [part.with_state(after, now_ms).stored]
         work.answer(command, {command.action: result})
         work.reserve()
-    yield from commit_command(ctx, work, command.item_id)
+    yield from work.commit(ctx)
     return True
 
 
@@ -99,7 +98,7 @@ def carry_on(ctx: Context, state: ShardState) -> Generator[str, None, bool]:
     elif part.request.verb == model.REQUEUE:
         with state.history:
             steps = step.requeue()
-            next(steps)  # the commit itself, before rows can be forgotten
+            make_call(steps)  # the commit, before rows can be forgotten
         yield "committed under the history lock"
     else:
         found = step.change()

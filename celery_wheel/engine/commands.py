@@ -25,7 +25,7 @@ from collections.abc import Collection, Generator, Iterable
 
 from celery_wheel.engine.intake.admission import Claimants, admit, claimants
 from celery_wheel.engine.intake.inbox import Command, Completion
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.round import Context, make_call
 from celery_wheel.engine.state.gates import ALL, GROUP, Place
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
@@ -72,7 +72,7 @@ def cancel_or_move(
         _record(work, command, results, resent, repeated)
         work.reserve()
     yield "reserved"
-    if (yield from commit_command(ctx, work, command.item_id)):
+    if (yield from work.commit(ctx)):
         ctx.stats.add(**{"cancelled" if command.kind == model.CANCEL else "moved": len(work.rows)})
     return True
 
@@ -84,14 +84,6 @@ def earlier_are_accepted(ctx: Context, state: ShardState, item_id: int, empty_at
         return empty_at_ms is not None
     first_read_at_ms = state.first_read_at_ms.setdefault(item_id, ctx.clock.monotonic_ms())
     return empty_at_ms - first_read_at_ms >= ctx.delivery.transit_ms
-
-
-def commit_command(ctx: Context, work: UnitOfWork, item_id: int) -> Generator[str, None, bool]:
-    """Commit the unit of work of a command; returns False where the request was withdrawn."""
-    committed = yield from work.commit(ctx)
-    with work.state.active():
-        work.state.first_read_at_ms.pop(item_id, None)
-    return committed
 
 
 def _revise(work: UnitOfWork, command: Command, found: Iterable[model.Row]) -> set[str]:
@@ -147,7 +139,7 @@ def complete(
         work.answer(command, _counts(command, watching, work))
         work.reserve()
     yield "reserved"
-    if (yield from commit_command(ctx, work, command.item_id)):
+    if (yield from work.commit(ctx)):
         ctx.stats.add(completed=len(work.rows))
     return True
 
@@ -200,7 +192,7 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
             work.answer(command, results)
             work.reserve()
         steps = work.commit(ctx)
-        next(steps)  # the commit itself, before rows can be forgotten
+        make_call(steps)  # the commit, before rows can be forgotten
     yield "committed under the history lock"
     if (yield from steps):
         ctx.stats.add(moved=len(rows))
@@ -385,7 +377,7 @@ def limit_groups(ctx: Context, state: ShardState, command: Command) -> Generator
         work.answer(command, results)
         work.reserve()
     yield "reserved"
-    if (yield from commit_command(ctx, work, command.item_id)):
+    if (yield from work.commit(ctx)):
         _log_limits(ctx, command)
     ctx.freed.set()
     return True
@@ -437,7 +429,7 @@ def accept_clock(ctx: Context, state: ShardState, command: Command) -> Generator
         work = UnitOfWork(state, ctx.clock.now_ms())
         work.answer(command, dict.fromkeys(command.task_ids, result))
         work.reserve()
-    if (yield from commit_command(ctx, work, command.item_id)) and result == ACCEPTED:
+    if (yield from work.commit(ctx)) and result == ACCEPTED:
         ctx.clock.accept()
         logger.warning(
             "shard %d: due time follows the wall clock by %+d ms, as %s accepted",

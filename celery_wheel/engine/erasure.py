@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
-from celery_wheel.engine.commands import commit_command, earlier_are_accepted, is_closed
+from celery_wheel.engine.commands import earlier_are_accepted, is_closed
 from celery_wheel.engine.intake.inbox import Erasure
-from celery_wheel.engine.round import Context
+from celery_wheel.engine.round import Context, make_call
 from celery_wheel.engine.state.gates import GROUP
 from celery_wheel.engine.state.shard import Mark, ShardState
 from celery_wheel.engine.unit_of_work import UnitOfWork
@@ -65,7 +65,7 @@ def erase(ctx: Context, state: ShardState, command: Erasure, empty_at_ms: int | 
             if not found:
                 return False
             steps = found
-            next(steps)  # the commit itself, before rows can be forgotten
+            make_call(steps)  # the commit, before rows can be forgotten
         yield "committed under the history lock"
     if (yield from steps):
         part.committed()
@@ -137,7 +137,7 @@ class _Part:
             item = PassedOn(command.item_id, self._ctx.shard, command.with_progress(progress))
             work.change.passed_on.append(item)
         work.reserve()
-        return commit_command(self._ctx, work, command.item_id)
+        return work.commit(self._ctx)
 
     def _end(self) -> None:
         """Erase all that names the value and is no row."""

@@ -86,6 +86,8 @@ class _Intake:
 
 def ingest(ctx: Context, state: ShardState) -> RoundSteps:
     intake = yield from _read(ctx)
+    waiting = {one.item_id for one in intake.commands}
+    state.first_read_at_ms = {item: at_ms for item, at_ms in state.first_read_at_ms.items() if item in waiting}
     occurrences = intake.occurrences = yield from materialise(ctx, state, intake.requests)
     done = len(intake.accepted) + len(intake.peeked.arrivals) + len(intake.chunks) + bool(occurrences)
     done += len(intake.ended)

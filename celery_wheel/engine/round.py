@@ -84,6 +84,13 @@ class SharedCall(str):
 #: The steps of a part of a round, by name.
 Steps = Iterator[str]
 
+
+def make_call(steps: Steps) -> None:
+    """Take the steps to the end of their first call, which is not shared: the caller holds a lock meanwhile."""
+    while isinstance(next(steps), SharedCall):
+        pass
+
+
 #: The steps of a round; its last item is a Round.
 RoundSteps = Iterator[str | Round]
 

@@ -31,7 +31,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from celery_wheel.engine.commands import commit_command
 from celery_wheel.engine.intake.inbox import DEFINING, MAX_NAMES, ScheduleCommand
 from celery_wheel.engine.recurring.location import conclude, locate
 from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
@@ -125,7 +124,7 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
         conclude(work.change, command, results, elsewhere, work.now_ms)
         work.reserve()
     yield "reserved"
-    if (yield from commit_command(ctx, work, command.item_id)):
+    if (yield from work.commit(ctx)):
         for one in changed.values():
             state.failing.forget(one.id)
         state.agenda.reopen()

@@ -24,7 +24,7 @@ from celery_wheel.store.model import (
 )
 from celery_wheel.store.schedule_model import RUN_ENDED_TASK, RunReport
 from celery_wheel.values.ids import uuid7
-from tests.unit.engine.conftest import START_MS, Rig
+from tests.unit.engine.conftest import START_MS, RabbitRig, Rig
 from tests.unit.engine.test_intake import states_by_task
 
 NUMBER = "00000000-0000-4000-8000-000000000001"
@@ -654,6 +654,26 @@ def test_a_withdrawn_requeue_or_replay_publishes_nothing(rig: Rig) -> None:
     rig.run(rounds=2)
     assert rig.pushed == ["good", "next"], "no reservation was left behind"
     assert rig.data.lanes[0].offset > Position(0, 0)
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["alone", "beside other shards"])
+def test_history_that_is_requeued_is_committed_before_its_lock_is_free(rig: Rig, *, shares: bool) -> None:
+    rig.engine.ctx.shares = shares
+    rig.server.wrong_types.add("celery")
+    rig.send("bad", 0)
+    rig.run(rounds=3)
+    rig.store.put_command(0, "requeue", json.dumps({"id": NUMBER, "task_ids": ["bad"]}).encode())
+    rig.stopped_at("ingest", "committed under the history lock")
+    assert rig.store.answer(NUMBER) == {"bad": "done"}
+
+
+def test_a_command_that_is_withdrawn_while_it_waits_for_messages_leaves_nothing_in_memory(rabbit: RabbitRig) -> None:
+    item = rabbit.store.put_command(0, "cancel", json.dumps({"id": NUMBER, "task_ids": ["a"]}).encode())
+    rabbit.run("tend", "ingest")
+    assert list(rabbit.state.first_read_at_ms) == [item]
+    assert rabbit.store.withdraw(item, (0, "cancel", rabbit.store.command_payload(item) or b""))
+    rabbit.run("ingest")
+    assert not rabbit.state.first_read_at_ms
 
 
 def test_a_withdrawal_that_comes_too_late_finds_an_answer(rig: Rig) -> None:
