@@ -504,16 +504,3 @@ def _are_to_count(last: DueLoad, now_ms: int) -> bool:
 def _is_over(age_ms: int, rows: int, a_second: int) -> bool:
     """Whether so many rows may be read anew after that time; also where the clock went back."""
     return not 0 <= age_ms < rows * 1_000 // a_second
-
-
-__all__ = [
-    "HOURS",
-    "SILENT_MS",
-    "DueLoad",
-    "HeldTasks",
-    "Overview",
-    "OverviewCache",
-    "PacedCounts",
-    "ShardStatus",
-    "read_overview",
-]

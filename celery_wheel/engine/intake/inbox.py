@@ -74,33 +74,35 @@ DEFINING = ("create", "put", "update", "patch", "rollback", "restore")
 _ROW = re.compile(r"[0-9]{1,18}").fullmatch
 
 
-@dataclass(slots=True, frozen=True)
-class Command:
-    """A command of any kind but ``complete``."""
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Asked:
+    """All commands have this."""
 
     item_id: int
-    kind: str
-    task_ids: list[str]  #: or the names in LISTS; the names of gates for a pause or a resume, of groups for limits
     actor: str
     reason: str
-    answer_to: str | None = None  #: id under which the answer is stored
-    eta_ms: int | None = None  #: move: the new eta; None: now
-    for_good: bool = False  #: cancel: published tasks get a tombstone too
-    per_ms: int | None = None  #: resume: time for the backlog; None: at once
-    limits: dict[str, int | None] | None = None  #: limit: each of LIMITS; None: the groups have no own limits any more
+    answer_to: str | None  #: id under which the answer is stored
     audit: AuditHead | None = None  #: None: the audit log does not have it
 
 
 @dataclass(slots=True, frozen=True)
-class ScheduleCommand:
+class Command(Asked):
+    """A command without a class of its own."""
+
+    kind: str
+    task_ids: list[str]  #: or the names in LISTS; the names of gates for a pause or a resume, of groups for limits
+    eta_ms: int | None = None  #: move: the new eta; None: now
+    for_good: bool = False  #: cancel: published tasks get a tombstone too
+    per_ms: int | None = None  #: resume: time for the backlog; None: at once
+    limits: dict[str, int | None] | None = None  #: limit: each of LIMITS; None: the groups have no own limits any more
+
+
+@dataclass(slots=True, frozen=True)
+class ScheduleCommand(Asked):
     """A command ``schedule``."""
 
-    item_id: int
     do: str
     names: list[str]
-    actor: str
-    reason: str
-    answer_to: str | None = None
     definitions: dict[str, Any] = field(default_factory=dict)  #: by name, for those in DEFINING
     source: str = "api"
     from_ms: int | None = None
@@ -110,7 +112,6 @@ class ScheduleCommand:
     after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
     payload: bytes = field(default=b"", repr=False)  #: as it was read
     results: dict[str, Any] = field(default_factory=dict)  #: of names that other shards have carried out
-    audit: AuditHead | None = None
 
     @property
     def is_request(self) -> bool:
@@ -128,31 +129,21 @@ class RunEnded:
 
 
 @dataclass(slots=True, frozen=True)
-class Completion:
+class Completion(Asked):
     """A command ``complete``: cancel, or run at once, every pending task that watches one of the keys."""
 
-    item_id: int
     keys: list[str]
     run: bool  #: run the tasks at once; else cancel them
-    actor: str
-    reason: str
-    answer_to: str | None = None  #: id under which the answer is stored
-    audit: AuditHead | None = None
 
 
 @dataclass(slots=True, frozen=True)
-class Erasure:
+class Erasure(Asked):
     """A command ``erase``. It stays in the inbox, with its progress, until all that matches is erased."""
 
-    item_id: int
     digest: str  #: stands for the value in the answer and in the audit log
     which: ErasureCriterion
-    actor: str
-    reason: str
-    answer_to: str | None = None
     payload: bytes = field(default=b"", repr=False)  #: as it was read
     progress: ErasureProgress | None = None  #: None: nothing is done yet
-    audit: AuditHead | None = None
 
     def with_progress(self, progress: ErasureProgress) -> bytes:
         """Return the payload with this progress."""
@@ -160,17 +151,12 @@ class Erasure:
 
 
 @dataclass(slots=True, frozen=True)
-class BulkCommand:
+class BulkCommand(Asked):
     """A command ``bulk``: it begins, stops, continues or discards a bulk action."""
 
-    item_id: int
     do: Do
     action: str  #: id of the bulk action
-    actor: str
-    reason: str
-    answer_to: str | None = None
     request: BulkRequest | None = None  #: to begin
-    audit: AuditHead | None = None
 
 
 AnyCommand = Command | Completion | ScheduleCommand | Erasure | BulkCommand
@@ -188,10 +174,11 @@ def parse(
     try:
         if item.kind == model.MESSAGES:
             return unpack_messages(item.payload, decode)
-        found = _PARSERS.get(item.kind, _command)(item)
-        if isinstance(found, RunEnded):
-            return found
-        head = audit_head(item, derived_id)
+        fields = json.loads(item.payload)
+        if item.kind == RUN_ENDED:
+            return _run_ended(item.id, fields)
+        found = _PARSERS.get(item.kind, _command)(item, fields)
+        head = audit_head(item, fields, derived_id)
         return replace(found, audit=head if programs or head.origin != PROGRAM else None)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         # The bytes too: items are numbered anew where a store was moved to another database.
@@ -200,33 +187,28 @@ def parse(
         return [model.Unreadable(envelope_id, reason, item.payload)]
 
 
-def _command(item: model.InboxItem) -> Command:
+def _command(item: model.InboxItem, fields: dict[str, Any]) -> Command:
     if item.kind in (model.PAUSE, model.RESUME):
-        return _gate_command(item)
+        return _gate_command(item, fields)
     if item.kind not in (model.CANCEL, model.MOVE, model.REQUEUE, model.REPLAY, model.ACCEPT_CLOCK):
         raise Malformed(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
-    fields = json.loads(item.payload)
     task_ids, eta_ms = _names(fields, LISTS.get(item.kind, "task_ids")), fields.get("eta_ms")
     if item.kind == model.REPLAY and not all(map(_ROW, task_ids)):
         raise Malformed(f"rows must be numbers in decimal digits, got {task_ids!r:.60}")
     if eta_ms is not None:
         _check_instant("eta_ms", eta_ms)
     for_good = fields.get("for_good", False) is True
-    return Command(
-        item.id, item.kind, task_ids, *_actor_and_reason(fields), _answer_to(fields), eta_ms, for_good=for_good
-    )
+    return Command(item.kind, task_ids, eta_ms, for_good=for_good, **_about(item, fields))
 
 
-def _completion(item: model.InboxItem) -> Completion:
-    fields = json.loads(item.payload)
+def _completion(item: model.InboxItem, fields: dict[str, Any]) -> Completion:
     keys, how = _names(fields, "keys"), fields.get("how", "cancel")
     if how not in ("cancel", "run"):
         raise Malformed(f'how must be "cancel" or "run", got {how!r:.60}')
-    return Completion(item.id, keys, how == "run", *_actor_and_reason(fields), _answer_to(fields))
+    return Completion(keys, how == "run", **_about(item, fields))
 
 
-def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
-    fields = json.loads(item.payload)
+def _schedule_command(item: model.InboxItem, fields: dict[str, Any]) -> ScheduleCommand:
     do, definitions = fields["do"], dict[str, Any]()
     if do not in (*DEFINING, "delete", "pause", "resume", "trigger", "backfill"):
         raise Malformed(f"do must be a change of a schedule; a newer celery-wheel may have written it; got {do!r:.60}")
@@ -243,26 +225,22 @@ def _schedule_command(item: model.InboxItem) -> ScheduleCommand:
     source, after_ms = check_text("source", fields.get("source", "api")), dict(fields.get("after_ms") or {})
     for at_ms in after_ms.values():
         _check_instant("after_ms", at_ms)
-    about = *_actor_and_reason(fields), _answer_to(fields)
-    found = ScheduleCommand(item.id, do, names, *about, definitions, source, *times, overlap=overlap, after_ms=after_ms)
-    return replace(found, payload=item.payload, results=dict(fields.get("results") or {}))
+    about = {**_about(item, fields), "results": dict(fields.get("results") or {}), "payload": item.payload}
+    return ScheduleCommand(do, names, definitions, source, *times, overlap, after_ms, **about)
 
 
-def _erasure(item: model.InboxItem) -> Erasure:
-    fields = json.loads(item.payload)
+def _erasure(item: model.InboxItem, fields: dict[str, Any]) -> Erasure:
     [digest], by, value = _names(fields, "digests"), fields["by"], check_text("value", fields["value"], any_length=True)
     schedules, progress = tuple(fields.get("schedules", ())), fields.get("progress")
     if by not in CRITERIA:
         raise Malformed(f"by must be one of {', '.join(CRITERIA)}, got {by!r:.60}")
     if not all(map(is_run_id, schedules)):
         raise Malformed(f"schedules must be ids of schedules, got {schedules!r:.60}")
-    about = *_actor_and_reason(fields), _answer_to(fields)
     known = None if progress is None else ErasureProgress(**progress)
-    return Erasure(item.id, digest, ErasureCriterion(by, value, schedules), *about, item.payload, known)
+    return Erasure(digest, ErasureCriterion(by, value, schedules), item.payload, known, **_about(item, fields))
 
 
-def _bulk(item: model.InboxItem) -> BulkCommand:
-    fields = json.loads(item.payload)
+def _bulk(item: model.InboxItem, fields: dict[str, Any]) -> BulkCommand:
     [action], do, request = _names(fields, "bulks"), fields["do"], None
     if do not in DOINGS:
         raise Malformed(f"do must be one of {', '.join(DOINGS)}, got {do!r:.60}")
@@ -275,22 +253,21 @@ def _bulk(item: model.InboxItem) -> BulkCommand:
                 raise Malformed(f"{name} must be of its type, got {value!r:.60}")
         if request.eta_ms is not None:
             _check_instant("eta_ms", request.eta_ms)
-    return BulkCommand(item.id, do, action, *_actor_and_reason(fields), _answer_to(fields), request)
+    return BulkCommand(do, action, request, **_about(item, fields))
 
 
-def _run_ended(item: model.InboxItem) -> RunEnded:
-    fields = json.loads(item.payload)
+def _run_ended(item_id: int | None, fields: dict[str, Any]) -> RunEnded:
     of_slot = "slot" in fields
     run = fields["slot" if of_slot else "run"]
     if not is_run_id(run):
         raise Malformed(f"run must be the number of a row, got {run!r:.60}")
-    return RunEnded(item.id, run, of_slot)
+    return RunEnded(item_id, run, of_slot)
 
 
 def run_ended(message: model.Message) -> RunEnded | model.Unreadable:
     """Return the end of a run that a worker has sent to the wheel queue."""
     try:
-        return replace(_run_ended(model.InboxItem(0, RUN_ENDED, message.body)), item_id=None)
+        return _run_ended(None, json.loads(message.body))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"the end of a run cannot be read: {error_text(error)}"
         return model.Unreadable(message.envelope_id, reason, message.body)
@@ -310,31 +287,25 @@ def _names(fields: dict[str, Any], list_name: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _actor_and_reason(fields: dict[str, Any]) -> tuple[str, str]:
-    texts = {"actor": fields.get("actor", ""), "reason": fields.get("reason", "")}
+def _about(item: model.InboxItem, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of ``Asked``, but for the head of the audit log."""
+    texts, answer_to = {"actor": fields.get("actor", ""), "reason": fields.get("reason", "")}, fields.get("id")
     for name, text in texts.items():
         check_text(name, text, any_length=True)
-    return texts["actor"], texts["reason"]
+    return {"item_id": item.id, **texts, "answer_to": None if answer_to is None else str(uuid.UUID(answer_to))}
 
 
-def _answer_to(fields: dict[str, Any]) -> str | None:
-    answer_to = fields.get("id")
-    return None if answer_to is None else str(uuid.UUID(answer_to))
-
-
-def _gate_command(item: model.InboxItem) -> Command:
-    fields = json.loads(item.payload)
+def _gate_command(item: model.InboxItem, fields: dict[str, Any]) -> Command:
     gates, per_ms = _names(fields, "gates"), fields.get("per_ms")
     for gate in gates:
         if gate != "all:" and not gate.startswith(("queue:", "task:", "group:")):
             raise Malformed(f"gates must be all:, queue:…, task:… or group:…, got {gate!r:.60}")
     if per_ms is not None and (type(per_ms) is not int or not 0 < per_ms < END_OF_TIME_MS):
         raise Malformed(f"per_ms must be a time in milliseconds, got {per_ms!r:.60}")
-    return Command(item.id, item.kind, gates, *_actor_and_reason(fields), _answer_to(fields), per_ms=per_ms)
+    return Command(item.kind, gates, per_ms=per_ms, **_about(item, fields))
 
 
-def _limit_command(item: model.InboxItem) -> Command:
-    fields = json.loads(item.payload)
+def _limit_command(item: model.InboxItem, fields: dict[str, Any]) -> Command:
     groups, limits = _names(fields, "groups"), fields["limits"]
     for group in groups:
         check_group("groups", group)
@@ -347,16 +318,15 @@ def _limit_command(item: model.InboxItem) -> Command:
             raise Malformed(f"limits must have both rate_count and rate_per_ms, or none, got {limits!r:.200}")
         if not any(limits.values()):
             raise Malformed("limits must have one at least, got none")
-    return Command(item.id, item.kind, groups, *_actor_and_reason(fields), _answer_to(fields), limits=limits)
+    return Command(item.kind, groups, limits=limits, **_about(item, fields))
 
 
-_PARSERS: dict[str, Callable[[model.InboxItem], AnyCommand | RunEnded]] = {
+_PARSERS: dict[str, Callable[[model.InboxItem, dict[str, Any]], AnyCommand]] = {
     model.COMPLETE: _completion,
     model.LIMIT: _limit_command,
     SCHEDULE: _schedule_command,
     model.ERASE: _erasure,
     model.BULK: _bulk,
-    RUN_ENDED: _run_ended,
 }
 
 
@@ -383,12 +353,11 @@ _DETAILS = (
 )
 
 
-def audit_head(item: model.InboxItem, derived_id: DerivedId) -> AuditHead:
+def audit_head(item: model.InboxItem, fields: dict[str, Any], derived_id: DerivedId) -> AuditHead:
     """Return the head of a command: all but the origin, the time and the bulk action is read from the command itself.
 
     A command without a head is of an unknown origin. Raises ValueError, TypeError or LookupError for a wrong one.
     """
-    fields = json.loads(item.payload)
     given = fields.get("audit") or {"origin": UNKNOWN_ORIGIN}
     details = json.dumps({name: fields[name] for name in _DETAILS if fields.get(name)})
     at_ms, bulk = given.get("at_ms", 0), fields["bulks"][0] if item.kind == model.BULK else given.get("bulk")

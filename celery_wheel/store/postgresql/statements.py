@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import BigInteger, Connection, LargeBinary, Text, bindparam, column, literal_column, select, values
 from sqlalchemy.dialects import postgresql
@@ -27,13 +26,13 @@ COPY_FROM = 20
 
 #: SQLAlchemy's name of a type → PostgreSQL's.
 _TYPES = {"small_integer": "int2", "big_integer": "int8", "integer": "int4", "large_binary": "bytea"}
-_TYPES |= {"uuid": "uuid", "text": "text", "boolean": "bool"}
+_TYPES |= {"text": "text", "boolean": "bool"}
 
 
 class CopyInsert:
     """Replaces the ``Prepared`` insert of a table in calls with many rows."""
 
-    __slots__ = ("_copy", "_insert", "_types", "_uuids", "names")
+    __slots__ = ("_copy", "_insert", "_types", "names")
 
     def __init__(self, table: Any, insert: Prepared) -> None:
         self._insert = insert
@@ -41,7 +40,6 @@ class CopyInsert:
         columns = ", ".join(f'"{name}"' for name in self.names)
         self._copy = f"COPY {table.name} ({columns}) FROM STDIN (FORMAT BINARY)"
         self._types = [_type_of(table.c[name].type) for name in self.names]
-        self._uuids = [place for place, type_ in enumerate(self._types) if type_ == "uuid"]
 
     def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """Insert the rows; does nothing without rows."""
@@ -52,15 +50,7 @@ class CopyInsert:
         with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
             copy.set_types(self._types)
             for row in rows:
-                copy.write_row(self._with_uuids(row))
-
-    def _with_uuids(self, row: tuple[Any, ...]) -> Sequence[Any]:
-        if not self._uuids:
-            return row
-        values = list(row)
-        for place in self._uuids:
-            values[place] = UUID(values[place])
-        return values
+                copy.write_row(row)
 
 
 def _type_of(type_: Any) -> str:
