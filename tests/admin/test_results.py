@@ -95,6 +95,13 @@ def test_an_hour_leads_to_its_rows_of_the_history(viewer: Client, folder: Path) 
     assert "No dispatched task matches." in shown(viewer, f"{LATENESS}?queue=none")
 
 
+def test_each_figure_of_an_hour_is_below_its_own_head(viewer: Client, folder: Path) -> None:
+    leave_lateness(folder, hour("app.mail"))
+    head, rows = shown(viewer, f"{LATENESS}?task=app.mail").split('id="wheel-hours"')[1].split("<tbody>")
+    labels = re.findall(r'<td[^>]* data-label="(.*?)"', rows.split("</tr>")[0])
+    assert re.findall(r"<th scope[^>]*>(.*?)</th>", head) == labels
+
+
 def test_the_worst_hour_is_a_single_hour(tmp_path: Path) -> None:
     rows = [hour("app.mail", 3, p99_ms=700), hour("app.mail", 0, objective_ms=50, p99_ms=90, max_ms=900)]
     [line] = lateness_page(JobResults(leave_lateness(tmp_path, *rows)), None, None, 0, 20).lines
