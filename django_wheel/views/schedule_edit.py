@@ -18,12 +18,15 @@ from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values import json_object
 from celery_wheel.values.format import printable
+from celery_wheel.values.log import get_logger
 from django_wheel.formats import ngettext_lazy
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, SPECS, Document, ScheduleForm, new_values, to_values
 from django_wheel.views.requests import Render, address, attempt, request_options
 from django_wheel.views.schedule import upcoming_values
 from django_wheel.views.schedule_actions import CHANGE, ROLLBACK, log_answers, report
+
+logger = get_logger(__name__)
 
 _CREATED = ngettext_lazy("%(number)s schedule is created: %(names)s.", "%(number)s schedules are created: %(names)s.")
 #: Errors of these fields are not shown before the form is sent.
@@ -133,10 +136,19 @@ def _tasks() -> list[str]:
 def import_task_modules(app: Any) -> None:
     """Import the modules of the project's tasks as a worker does: once, since Celery also checks the project then.
 
-    The checks leave another language behind than that of the request.
+    The checks leave another language behind than that of the request. A module that only the workers can import costs
+    the form its suggestions, and not the form.
     """
-    with override(get_language()):
-        app.loader.import_default_modules()
+    try:
+        with override(get_language()):
+            app.loader.import_default_modules()
+    except Exception as error:  # raised by modules of the project
+        logger.warning(
+            "the form of a schedule offers the tasks imported so far: a module of the app's tasks cannot be imported "
+            "in this process (%r)",
+            error,
+            extra={"action": "tasks_not_imported"},
+        )
 
 
 def _is_current(form: ScheduleForm, schedule: Schedule | None) -> bool:

@@ -8,6 +8,7 @@ Several schedules are changed at once: the fields that are filled in, and no oth
 import json
 import re
 import time
+from functools import cache
 from html import unescape
 from typing import Any
 
@@ -28,12 +29,14 @@ from celery_wheel.values.text import END_OF_TIME_MS
 from django_wheel.forms import DurationMsField, moment_ms, moment_text
 from django_wheel.project import project_wheel
 from django_wheel.schedule_form import KINDS, ScheduleForm, to_document, to_values
+from django_wheel.views import schedule_edit
 from django_wheel.views.schedule import upcoming_values
 from tests.admin.conftest import text_of
 from tests.admin.test_schedules import SCHEDULE, definition, one
 from tests.kit.holder import Holder
 from tests.kit.patience import patience
 from tests.kit.schedules import create
+from tests.kit.site import celery_app
 
 ACT, EDIT, PREVIEW = f"{SCHEDULE}act/", f"{SCHEDULE}edit/", f"{SCHEDULE}preview/"
 
@@ -306,6 +309,21 @@ def test_the_form_of_a_new_schedule_shows_its_preview_at_once(operator: Client, 
     page = text_of(operator.get(EDIT))
     assert "every day at 09:00" in page
     assert '<option value="site.nothing">' in page
+
+
+def test_a_task_module_that_cannot_be_imported_costs_the_form_suggestions_alone(
+    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError("No module named 'torch'")
+
+    monkeypatch.setattr(celery_app.loader, "import_default_modules", fail)
+    monkeypatch.setattr(schedule_edit, "import_task_modules", cache(schedule_edit.import_task_modules.__wrapped__))
+    assert set(operator.get(EDIT).context["tasks"]) <= set(celery_app.tasks)
+    assert save(operator) == [("success", "1 schedule is created: report.")]
+    assert operator.get(f"{EDIT}?name=report").status_code == 200
+    (line,) = [line for line in caplog.records if vars(line).get("action") == "tasks_not_imported"]
+    assert "torch" in line.getMessage()
 
 
 def test_selected_schedules_are_paused_resumed_and_deleted_if_confirmed(operator: Client, wheel: VirtualWheel) -> None:
