@@ -5,20 +5,19 @@ The receipt is on the page that answers, and nowhere else: the admin's log and t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from celery_wheel.control import Wheel
-from celery_wheel.errors import WheelError
 from celery_wheel.requests.erasure import ErasureReceipt
 from django_wheel.forms import EraseForm
 from django_wheel.project import project_wheel
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
-from django_wheel.views.requests import failure, log, request_options
+from django_wheel.views.requests import attempt_form, log, request_options
 
 
 def erase_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
@@ -26,10 +25,7 @@ def erase_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
     is_sent, receipt = request.method == "POST", None
     form = EraseForm(request.POST) if is_sent else EraseForm(initial=request.GET.dict())
     if is_sent and form.is_valid():
-        try:
-            receipt = _erased(request, form)
-        except (WheelError, ImproperlyConfigured) as error:
-            form.add_error(None, failure(error))
+        receipt = attempt_form(form, partial(_erased, request, form))
 
     def values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
         return {"form": form, "receipt": receipt}

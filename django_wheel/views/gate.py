@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.functional import Promise
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -23,7 +23,7 @@ from django_wheel.project import project_wheel
 from django_wheel.views.lists import filter_names
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
-from django_wheel.views.requests import address, attempt, log, request_options
+from django_wheel.views.requests import address, attempt_form, log, request_options
 
 _RESUMED_OVER = ngettext_lazy(
     "Resumed: %(name)s. The backlog is dispatched evenly over %(number)s minute.",
@@ -93,17 +93,18 @@ def gate_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
     is_sent = request.method == "POST"
     action = GATE_ACTIONS.get((request.POST if is_sent else request.GET).get("verb", ""), PAUSE)
     form = action.form(request.POST) if is_sent else action.form(initial=request.GET.dict())
-    if not (is_sent and form.is_valid()):
-        more = {"title": action.label, "action": action, "form": form}
-        return page.answer(request, "django_wheel/gate.html", gate_values, **more)
 
-    def act() -> None:
+    def act() -> bool:
         reason = form.cleaned_data["reason"]
         if action.run(request, project_wheel(), form, request_options(request, reason)):
             title = f"{action.label}: {printable(form.label)}"
             log(request, "wheel", title, title, reason)
+        return True
 
-    return attempt(request, address(request, "wheel_changelist"), act)
+    if is_sent and form.is_valid() and attempt_form(form, act):
+        return HttpResponseRedirect(address(request, "wheel_changelist"))
+    more = {"title": action.label, "action": action, "form": form}
+    return page.answer(request, "django_wheel/gate.html", gate_values, **more)
 
 
 def gate_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:

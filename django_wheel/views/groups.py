@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
@@ -30,7 +30,7 @@ from django_wheel.forms import LimitsForm
 from django_wheel.project import project_wheel
 from django_wheel.views.page import READING, PageAdmin
 from django_wheel.views.query import LINES, PageQuery
-from django_wheel.views.requests import address, attempt, log, request_options
+from django_wheel.views.requests import address, attempt_form, log, request_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,36 +66,37 @@ def groups(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 def limits_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
     """Show the form for the group of a link; or, when the user has sent it, set or clear the limits."""
     form = LimitsForm(request.POST) if request.method == "POST" else None
-    if form is None or not form.is_valid():
 
-        def values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-            group = query.word("group") or ""
-            found = wheel.limits.get(group) if text_rule(group) is None else None
-            own = wheel.limits.list()
-            rows = [(one, limits_text(one)) for one in own[:LINES]]
-            more = {"in_force": found, "limits": limits_text(found) if found else ""}
-            return {**more, "form": form or _form(found), "own": rows, "more": len(own) - len(rows)}
+    def values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
+        group = query.word("group") or ""
+        found = wheel.limits.get(group) if text_rule(group) is None else None
+        own = wheel.limits.list()
+        rows = [(one, limits_text(one)) for one in own[:LINES]]
+        more = {"in_force": found, "limits": limits_text(found) if found else ""}
+        return {**more, "form": form or _form(found), "own": rows, "more": len(own) - len(rows)}
 
-        return page.answer(request, "django_wheel/limits.html", values, title=_("Limits of a group"))
+    if form is not None and form.is_valid() and attempt_form(form, partial(_change_limits, request, form)):
+        return HttpResponseRedirect(address(request, "group_changelist"))
+    return page.answer(request, "django_wheel/limits.html", values, title=_("Limits of a group"))
 
-    def act() -> None:
-        group, reason = form.cleaned_data["group"], form.cleaned_data["reason"]
-        options, shown = request_options(request, reason), {"name": printable(group)}
-        if request.POST.get("verb") != "clear":
-            project_wheel().limits.set(group, **form.limits, **options)
-            messages.success(request, _("The limits of group %(name)s are in force.") % shown)
-            title = _("Set limits: %(name)s") % shown
-        elif project_wheel().limits.clear(group, **options):
-            text = _("Group %(name)s has no limits of its own any more. It is limited as its class is.")
-            messages.success(request, text % shown)
-            title = _("Clear limits: %(name)s") % shown
-        else:
-            text = _("Nothing was done, because group %(name)s had no limits of its own.")
-            messages.warning(request, text % shown)
-            return
-        log(request, "group", title, title, reason)
 
-    return attempt(request, address(request, "group_changelist"), act)
+def _change_limits(request: HttpRequest, form: LimitsForm) -> bool:
+    group, reason = form.cleaned_data["group"], form.cleaned_data["reason"]
+    options, shown = request_options(request, reason), {"name": printable(group)}
+    if request.POST.get("verb") != "clear":
+        project_wheel().limits.set(group, **form.limits, **options)
+        messages.success(request, _("The limits of group %(name)s are in force.") % shown)
+        title = _("Set limits: %(name)s") % shown
+    elif project_wheel().limits.clear(group, **options):
+        text = _("Group %(name)s has no limits of its own any more. It is limited as its class is.")
+        messages.success(request, text % shown)
+        title = _("Clear limits: %(name)s") % shown
+    else:
+        text = _("Nothing was done, because group %(name)s had no limits of its own.")
+        messages.warning(request, text % shown)
+        return True
+    log(request, "group", title, title, reason)
+    return True
 
 
 def _form(found: GroupLimits | None) -> LimitsForm:

@@ -2,8 +2,9 @@
 
 A list or a page posts verb and rows, and gets a confirmation, which changes nothing; the same with ``sure`` sends the
 request, and redirects. A request runs outside of any Django transaction, because its answer needs a commit. The holders
-answer within ``TIMEOUT_S`` or the request is withdrawn. A failure is a message on the page that the user came from. The
-store keeps the actor and the reason; if the admin's log cannot be written, the action stays done and a message says so.
+answer within ``TIMEOUT_S`` or the request is withdrawn. A failure is a message on the page that the user came from; on
+a form that a user filled in, it is an error of the form. The store keeps the actor and the reason; if the admin's log
+cannot be written, the action stays done and a message says so.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
+from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import Promise
@@ -32,6 +34,8 @@ from django_wheel import models
 from django_wheel.formats import counted, results_text
 from django_wheel.forms import ReasonForm
 from django_wheel.project import masked_text, project_wheel
+
+T = TypeVar("T")
 
 #: Seconds to wait for the holders; a process of the web server waits as long.
 TIMEOUT_S = 5.0
@@ -119,6 +123,15 @@ def attempt(request: HttpRequest, back: str, act: Callable[[], HttpResponse | No
     except (WheelError, ImproperlyConfigured) as error:
         messages.error(request, failure(error))
     return HttpResponseRedirect(back)
+
+
+def attempt_form(form: BaseForm, act: Callable[[], T]) -> T | None:
+    """Return what ``act`` returns; None after an error, which stands on the form with all that the user typed."""
+    try:
+        return act()
+    except (WheelError, ImproperlyConfigured) as error:
+        form.add_error(None, failure(error))
+        return None
 
 
 def page_before(request: HttpRequest, page: str) -> str:

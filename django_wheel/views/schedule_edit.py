@@ -22,7 +22,7 @@ from celery_wheel.values.log import get_logger
 from django_wheel.formats import ngettext_lazy
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, SPECS, Document, ScheduleForm, new_values, to_values
-from django_wheel.views.requests import Render, address, attempt, request_options
+from django_wheel.views.requests import Render, address, attempt, attempt_form, request_options
 from django_wheel.views.schedule import upcoming_values
 from django_wheel.views.schedule_actions import CHANGE, ROLLBACK, log_answers, report
 
@@ -41,7 +41,7 @@ def handle(request: HttpRequest, render: Render) -> HttpResponse:
         form = _form(request, schedule)
         if request.method == "POST" and "preview" not in request.POST and form.is_valid():
             name = form.cleaned_data["name"] if schedule is None else schedule.name
-            if _is_current(form, schedule) and _save(request, form, name, schedule is None):
+            if _is_current(form, schedule) and attempt_form(form, lambda: _save(request, form, name, schedule is None)):
                 here = address(request, "schedule_one")
                 return HttpResponseRedirect(f"{here}?{urlencode({'name': name})}")
         if schedule is None:

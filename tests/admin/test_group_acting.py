@@ -76,9 +76,9 @@ def test_wrong_limits_are_requested_again(operator: Client, holder: Holder, give
 
 @pytest.mark.usefixtures("silent")
 def test_limits_without_an_answer_are_reported(operator: Client, holder: Holder) -> None:
-    ((level, text),) = post(operator, "set", "tenant:1", weight="2")
-    assert level == "error"
-    assert "the request (limit) was withdrawn" in text
+    response = operator.post(LIMITS, {"verb": "set", "group": "tenant:1", "weight": "2"})
+    assert "the request (limit) was withdrawn" in text_of(response)
+    assert 'name="group" value="tenant:1"' in text_of(response), "the form keeps what was typed"
     assert holder.store.read_inbox(0, 10) == []
 
 

@@ -286,6 +286,16 @@ def test_a_schedule_needs_a_name_and_a_task(operator: Client, wheel: VirtualWhee
     assert list(page.context["form"].errors) == ["task" if name == "report" else "name"]
 
 
+@pytest.mark.usefixtures("silent")
+def test_a_form_without_an_answer_keeps_what_was_typed(operator: Client, holder: Holder) -> None:
+    create(holder, "stored", definition=definition("app.stored"))
+    for name, address in (("report", EDIT), ("stored", f"{EDIT}?name=stored")):
+        page = operator.post(address, {**FORM, "name": name, "args": '["typed by hand"]'})
+        assert "was withdrawn" in text_of(page)
+        assert page.context["form"]["args"].value() == '["typed by hand"]'
+    assert not LogEntry.objects.exists()
+
+
 def test_a_name_that_exists_is_refused(operator: Client, wheel: VirtualWheel) -> None:
     save(operator)
     page = operator.post(EDIT, {**FORM, "name": "report", "hour": "5"})
