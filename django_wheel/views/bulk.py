@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 from django.contrib import messages
@@ -41,8 +42,8 @@ from django_wheel.views.query import PageQuery
 from django_wheel.views.requests import Render, SelectionError, address, attempt, log, page_before, request_options
 from django_wheel.views.task_actions import ACTIONS, MAX_TASKS, TASKS, TaskAction
 
-#: Rejected tasks, or tasks of a group, that are counted; their number is in no tally.
-COUNTED = 10_000
+#: Pages that are read to count rejected tasks, or tasks of a group: their number is in no tally.
+PAGES = 20
 #: Actions of the list.
 LISTED = 50
 
@@ -59,6 +60,7 @@ DOINGS = {
     "continue": (gettext_lazy("Continue"), (STOPPED,)),
     "discard": (gettext_lazy("Discard"), (STOPPED,)),
 }
+_ALL = gettext_lazy("all matching tasks")
 _SHARDS = ngettext_lazy(
     "No scheduler holds shard %(shards)s: its tasks wait until a scheduler does.",
     "No scheduler holds the shards %(shards)s: their tasks wait until a scheduler does.",
@@ -91,19 +93,16 @@ class Matching:
             return wheel.pending(cursor or ORIGIN, MAX_TASKS, **criteria)
         return wheel.outcomes(self.outcome, before=cursor or END, limit=MAX_TASKS, **criteria)
 
-    def count(self, wheel: Wheel) -> tuple[int, bool]:
-        """Return how many tasks match, and whether that is their exact number."""
+    def count(self, wheel: Wheel) -> tuple[int, str]:
+        """Return the number of tasks that match, and "most" or "least" where it is a bound of it."""
         criteria = self.criteria
         if self.page == "pending" and criteria.group is None:  # the counts by the hour know no group
             edges = [ms for ms in (criteria.from_ms, criteria.to_ms) if ms is not None]
             pending = sum(hour.pending for hour in wheel.forecast(**asdict(criteria)))
-            return pending, all(at_ms % HOUR_MS == 0 for at_ms in edges)
-        found = 0
-        for page in pages_of(partial(self.read, wheel), None):
-            found += sum(not isinstance(one, StoppedTask) or one.is_stopped for one in page.items)
-            if found >= COUNTED:
-                return found, page.next is None
-        return found, True
+            return pending, "most" if any(at_ms % HOUR_MS for at_ms in edges) else ""
+        pages = list(islice(pages_of(partial(self.read, wheel), None), PAGES))
+        found = sum(not isinstance(one, StoppedTask) or one.is_stopped for page in pages for one in page.items)
+        return found, "least" if pages[-1].next is not None else ""
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
@@ -185,12 +184,13 @@ def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResp
         if form.is_valid() and is_typed:
             bulk = _begin(request, wheel, action, matching, form.cleaned_data)
             return HttpResponseRedirect(address(request, "pending_bulk_one", bulk=bulk))
-        count, is_exact = matching.count(wheel)
-        if not count:
+        count, bound = matching.count(wheel)
+        if not count and bound != "least":
             raise SelectionError(_("Nothing was done, because no task matches the filter."))
-        values = {"action": action, "count": count, "is_exact": is_exact, "facts": matching.facts, "filter": filter_}
+        values = {"action": action, "count": count, "bound": bound, "facts": matching.facts, "filter": filter_}
         values |= {"counts_typed": counts_typed, "mistyped": form.is_bound and not is_typed}
-        return render(counted(action.question_of_all, count), {**values, "form": form, "back": back})
+        title = f"{action.label}: {_ALL}" if bound == "least" else counted(action.question_of_all, count)
+        return render(title, {**values, "form": form, "back": back})
 
     return attempt(request, back, act)
 
@@ -204,7 +204,7 @@ def _begin(
     about = request_options(request, values["reason"])
     bulk = wheel.bulk.begin(verb, matching.criteria, outcome=matching.outcome, eta_ms=eta_ms, **about)
     named = _("filter: %(filter)s") % {"filter": printable(request.POST.get("filter", ""), 500)}
-    _log(request, action, _("all matching tasks"), values["reason"], named, bulk)
+    _log(request, action, str(_ALL), values["reason"], named, bulk)
     return bulk
 
 

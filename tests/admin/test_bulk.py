@@ -17,9 +17,11 @@ from celery_wheel.errors import ArgumentError, WheelUnavailable
 from celery_wheel.requests import bulk as requests_bulk
 from celery_wheel.store.bulk_model import KEPT_MS
 from celery_wheel.store.ports.pages import Criteria
+from celery_wheel.store.sql.browse import pages as browse_pages
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
+from django_wheel.views import bulk
 from tests.admin.conftest import PERMISSIONS, MakeClient, shown, text_of
 from tests.admin.test_acting import ACT, ADMIN, Said, post, rows_of, send
 from tests.kit.holder import NOW, Holder
@@ -121,6 +123,21 @@ def test_a_filter_within_an_hour_counts_whole_hours(operator: Client, wheel: Vir
     assert "0 of 0" in page
     assert "<strong>over</strong>" in page
     assert len(wheel.pending) == 5
+
+
+def test_the_confirmation_of_a_rare_group_reads_some_pages_of_the_store_alone(
+    operator: Client, wheel: VirtualWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("SCAN", "SCAN_LEAST"):
+        monkeypatch.setattr(browse_pages, bound, 10)
+    monkeypatch.setattr(bulk, "PAGES", 2)
+    send(40)
+    ids = send(3, countdown=7_200, wheel={"group": "rare"})
+    page = unescape(text_of(ask(operator, "cancel", "group=rare")))
+    assert "<h1>Cancel: all matching tasks</h1>" in page
+    assert "At least 0 tasks match." in page
+    assert "3 of 3" in run(operator, begin(operator, "cancel", "group=rare"))
+    assert not {one.id for one in wheel.pending} & set(ids)
 
 
 def test_a_filter_that_a_list_would_ignore_is_refused(operator: Client, wheel: VirtualWheel) -> None:
