@@ -88,6 +88,7 @@ NAMES = 20
 EXPORT_PAGE = 200
 
 FIELDS = ("asked", "person", "origin", "action", "name", "result", "reason", "details", "bulk", "request", "entries")
+TEXT = "text/plain; charset=utf-8"
 FORMATS = {"csv": "text/csv", "jsonl": "application/x-ndjson"}
 #: A program for tables takes a text that begins so for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # full width, too
@@ -146,7 +147,11 @@ def audit(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 def export(request: HttpRequest, form: str) -> HttpResponseBase:
     """Return the requests that match the query, as a file that is written while it is read."""
-    wheel, criteria = project_wheel(), _criteria(PageQuery(request.GET))
+    wheel, query = project_wheel(), PageQuery(request.GET)
+    criteria = _criteria(query)
+    if query.problems:  # more would match
+        text = _("Nothing was done, because the filter has an error: %(error)s.")
+        return HttpResponse(text % {"error": "; ".join(query.problems)}, status=400, content_type=TEXT)
     hidden = not may_view_payload(request)
     try:
         if form == "csv":
@@ -155,7 +160,7 @@ def export(request: HttpRequest, form: str) -> HttpResponseBase:
             lines = export_lines(wheel.store, AuditCriteria(**criteria), wheel.mask, without_values=hidden)
         first = list(islice(lines, 1))  # an error of the store is an answer of its own, and not half a file
     except (WheelError, ImproperlyConfigured) as error:
-        return HttpResponse(masked_text(str(error)), status=503, content_type="text/plain; charset=utf-8")
+        return HttpResponse(masked_text(str(error)), status=503, content_type=TEXT)
     lines = chain(first, lines)
     parts = _parts(lines) if isinstance(request, ASGIRequest) else lines
     response = StreamingHttpResponse(parts, content_type=f"{FORMATS[form]}; charset=utf-8")

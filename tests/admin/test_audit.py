@@ -18,6 +18,7 @@ from django_wheel.views import audit
 from tests.admin.conftest import MakeClient, shown
 from tests.admin.test_acting import post, rows_of, send
 from tests.admin.test_schedules import SCHEDULE, rows
+from tests.kit.holder import Holder
 from tests.kit.site import celery_app
 
 LOG = "/admin/django_wheel/audit/"
@@ -227,6 +228,22 @@ def test_a_server_gets_the_first_bytes_before_the_last_are_read(operator: Client
     async_to_sync(serve)()
     with_bytes = [read for read, size in sent if size]
     assert with_bytes[0] < with_bytes[-1], "a part is sent before the last one is read"
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("from=garbage", "from must be a date and time"),
+        ("to=2027-02-30 08:00", "to must be a date and time"),
+        ("action=nothing", "action must be one of"),
+        ("actor=a%00b", "actor must be text"),
+    ],
+)
+def test_an_export_with_a_wrong_filter_hands_nothing_out(
+    operator: Client, holder: Holder, query: str, says: str
+) -> None:
+    for form in ("csv", "jsonl"):
+        assert says in shown(operator, f"{LOG}export/{form}/?{query}", 400)
 
 
 @pytest.mark.usefixtures("nowhere")
