@@ -21,6 +21,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.audit_model import AuditEntry
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Gate, LaneState, Position, TallyKey
 from celery_wheel.store.ports import FullStore
+from celery_wheel.store.sql.browse import pages
 from celery_wheel.store.sql.store import SqlStore
 from django_wheel.project import project_wheel
 from django_wheel.views import wheel as screen
@@ -220,6 +221,18 @@ def test_rejected_messages_have_their_reason_and_bytes(viewer: Client, holder: H
     assert response["Content-Type"] == "application/octet-stream"
     assert response["Content-Disposition"].startswith("attachment;")
     assert response["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_list_of_rejected_tasks_says_that_its_search_goes_on(
+    viewer: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("SCAN", "SCAN_LEAST"):
+        monkeypatch.setattr(pages, bound, 2)
+    for row in holder.accept(*range(NOW, NOW + 5)):
+        end(holder, row)
+    page = shown(viewer, f"{ADMIN}/rejected/?queue=nobody")
+    assert "the search continues on the next page" in page
+    assert "There is no task with the outcome" not in page
 
 
 def test_settlements_and_shards(viewer: Client, holder: Holder) -> None:
