@@ -88,32 +88,41 @@ class Viewpoint(NamedTuple):
     zone: str
 
 
+class Rendered(NamedTuple):
+    """The parts of one overview that are rendered so far."""
+
+    of: Overview | None
+    years: dict[Viewpoint, tuple[int, SafeString]]  #: with the time of the overview
+    parts: dict[Viewpoint, tuple[dict[str, SafeString], Problems]]
+    problems: dict[tuple[Viewpoint, Seen | None], SafeString]
+
+
 class LiveParts:
     """The rendered parts of the last overview, for each viewpoint. A year is drawn anew every ``YEAR_MS``.
 
     The problems are rendered for each viewpoint and each ``Seen``: who has seen none shares them with the others.
+    Several threads render at once: each goes on with the parts of its own overview, also where another has a newer one.
     """
 
     def __init__(self) -> None:
-        self._of: Overview | None = None
-        self._parts: dict[Viewpoint, tuple[dict[str, SafeString], Problems]] = {}
-        self._problems: dict[tuple[Viewpoint, Seen | None], SafeString] = {}
-        self._years: dict[Viewpoint, tuple[int, SafeString]] = {}  #: with the time of the overview
+        self._last = Rendered(None, {}, {}, {})
 
     def get(self, wheel: Wheel, overview: Overview, view: Viewpoint, seen: Seen | None) -> dict[str, SafeString]:
-        if self._of is not overview:
-            self._of, self._parts, self._problems = overview, {}, {}
-            self._years = {view: one for view, one in self._years.items() if 0 <= overview.read_ms - one[0] < YEAR_MS}
-        if view not in self._parts:
-            year, screen = self._years.get(view), Screen(wheel, overview, view)
+        last = self._last
+        if last.of is not overview:
+            years = last.years.copy().items()  # in one step: another thread may add to it
+            kept = {view: one for view, one in years if 0 <= overview.read_ms - one[0] < YEAR_MS}
+            self._last = last = Rendered(overview, kept, {}, {})
+        if view not in last.parts:
+            year, screen = last.years.get(view), Screen(wheel, overview, view)
             parts = {name: _part(name, content) for name, content in screen.parts(with_year=year is None)}
-            year = self._years[view] = year or (overview.read_ms, parts["year"])
-            self._parts[view] = {**parts, "year": year[1]}, screen.problems
-        parts, problems = self._parts[view]
-        if (view, seen) not in self._problems:
+            year = last.years[view] = year or (overview.read_ms, parts["year"])
+            last.parts[view] = {**parts, "year": year[1]}, screen.problems
+        parts, problems = last.parts[view]
+        if (view, seen) not in last.problems:
             values = problems.values(seen, Moments(overview.read_ms))
-            self._problems[view, seen] = _part("problems", get_template(PROBLEMS).render(values))
-        return {**parts, "problems": self._problems[view, seen]}
+            last.problems[view, seen] = _part("problems", get_template(PROBLEMS).render(values))
+        return {**parts, "problems": last.problems[view, seen]}
 
 
 def _part(name: str, content: str) -> SafeString:

@@ -452,6 +452,25 @@ def test_a_year_is_drawn_every_ten_seconds(viewer: Client, holder: Holder, monke
             tallied(holder, NOW + HOUR_MS) if seconds == 0 else None
 
 
+def test_a_thread_that_renders_an_older_overview_does_not_disturb_the_newer_one(
+    viewer: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew(holder)
+    page, real, newer = f"{WHEEL}live/", screen.Screen, list[str]()
+
+    def interrupted(*about: Any) -> screen.Screen:
+        monkeypatch.setattr(screen, "Screen", real)
+        tallied(holder, NOW + HOUR_MS)
+        newer.append(shown(viewer, page))
+        return real(*about)
+
+    monkeypatch.setattr(screen, "Screen", interrupted)
+    older = shown(viewer, page)
+    monkeypatch.setattr(overview, "FRESH_S", 3_600)
+    assert older not in newer
+    assert [shown(viewer, page)] == newer
+
+
 def test_a_first_reading_has_no_seconds_and_says_so(
     viewer: Client, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
