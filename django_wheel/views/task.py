@@ -8,8 +8,10 @@ backend may be slow or unreachable, so a thread of its own asks it, and a page w
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -122,8 +124,8 @@ def timeline(events: Iterable[TimelineEvent], now_ms: int, *, goes_on: bool) -> 
 
 WAIT_S = 1.0
 
-#: One thread, so that a backend that does not answer takes no second one.
-_ASKER = ThreadPoolExecutor(1, "wheel-task-result")
+#: Held while a thread asks the result backend: one that does not answer takes no second thread.
+_ASKING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +146,9 @@ def task_result(app: Any, task_id: str) -> TaskResult | None:
     """Return the execution of a task; None where the app has no result backend, or the backend does not know it."""
     if not task_id or isinstance(app.backend, DisabledBackend):
         return None
-    asked = _ASKER.submit(_ask, app, task_id)
     try:
-        meta = asked.result(WAIT_S)
+        meta = _answer(app, task_id)
     except Late:
-        asked.cancel()
         return TaskResult(problem=_("The result backend did not answer within a second."))
     except Exception as error:  # each backend raises errors of its own
         text = _("The result backend could not be read: %(error)s.")
@@ -157,6 +157,28 @@ def task_result(app: Any, task_id: str) -> TaskResult | None:
     if state == states.PENDING:  # Celery's word for an id that the backend does not know
         return None
     return TaskResult(state, _ms(meta.get("date_done")), str(meta.get("worker") or ""))
+
+
+def _answer(app: Any, task_id: str) -> dict[str, Any]:
+    """Ask the result backend in a thread that does not keep the process alive. Raises Late after ``WAIT_S``."""
+    until_s, asked = time.monotonic() + WAIT_S, Future[dict[str, Any]]()
+
+    def ask() -> None:
+        try:
+            asked.set_result(_ask(app, task_id))
+        except Exception as error:  # for the page
+            asked.set_exception(error)
+        finally:
+            _ASKING.release()
+
+    if not _ASKING.acquire(timeout=WAIT_S):
+        raise Late
+    try:
+        threading.Thread(target=ask, name="wheel-task-result", daemon=True).start()
+    except RuntimeError:  # the system gives no more threads
+        _ASKING.release()
+        raise
+    return asked.result(until_s - time.monotonic())
 
 
 def _ask(app: Any, task_id: str) -> dict[str, Any]:

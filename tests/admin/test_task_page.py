@@ -18,6 +18,7 @@ from django_wheel.views.task import events, timeline
 from tests.admin.conftest import ADMIN, end, shown, unreadable
 from tests.contract.stores.test_groups_browsing import wait
 from tests.kit.holder import NOW, Holder, place
+from tests.kit.patience import patience
 from tests.kit.site import celery_app
 
 TASK = f"{ADMIN}/pending"
@@ -140,6 +141,23 @@ def test_a_backend_that_fails_or_is_silent_is_named(
     monkeypatch.setattr(asking, "WAIT_S", 0.01)
     assert "did not answer within a second" in shown(viewer, f"{TASK}/{row.id}/")
     released.set()
+
+
+@freeze_time(LATER)
+def test_a_backend_that_hangs_takes_one_thread_which_lets_the_process_end(
+    viewer: Client, holder: Holder, backend: CacheBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (row,) = holder.accept(NOW + 1_000)
+    holder.settle(ORIGIN, place(row), at_ms=NOW + 2_100)
+    released, real = threading.Event(), backend.get_task_meta
+    monkeypatch.setattr(backend, "get_task_meta", lambda *_, **__: released.wait(60) and real(row.message.task_id))
+    monkeypatch.setattr(asking, "WAIT_S", 0.01)
+    for _ in range(3):
+        assert "did not answer within a second" in shown(viewer, f"{TASK}/{row.id}/")
+    assert [one.daemon for one in threading.enumerate() if one.name.startswith("wheel-task-result")] == [True]
+    released.set()
+    monkeypatch.setattr(asking, "WAIT_S", patience())
+    assert "The result backend" not in shown(viewer, f"{TASK}/{row.id}/")
 
 
 def test_headers_are_folded_and_without_nulls(viewer: Client, holder: Holder) -> None:
