@@ -107,6 +107,21 @@ def test_counts_come_from_the_tally(sql_holder: Holder, second: Holder, sql_stor
     assert sql_store.browse.lanes(0).next_due_ms == {}
 
 
+@pytest.mark.parametrize("by", [None, "task"])
+def test_a_forecast_has_the_hours_that_a_range_touches(by: str | None, sql_holder: Holder, sql_store: SqlStore) -> None:
+    for row in sql_holder.accept(*(NOW + n * HOUR_MS for n in range(4))):
+        sql_holder.apply(tally={hour_of(row): 1})
+
+    def hours(from_ms: int | None, to_ms: int | None) -> list[int]:
+        due = sql_store.browse.due_by_name(Criteria(from_ms=from_ms, to_ms=to_ms), by)
+        return [(one.from_ms - NOW) // HOUR_MS for one in due]
+
+    assert hours(None, NOW + 2 * HOUR_MS) == [0, 1]
+    assert hours(NOW + 2 * HOUR_MS - 1, NOW + 2 * HOUR_MS + 1) == [1, 2]
+    assert hours(NOW + HOUR_MS, 2**62) == [1, 2, 3]
+    assert hours(2**62, None) == []
+
+
 def test_settlements_come_latest_first(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
     rows = sql_holder.accept(NOW, NOW + 1)
     sql_holder.settle(ORIGIN, place(rows[0]), at_ms=NOW + 1)

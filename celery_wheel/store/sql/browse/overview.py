@@ -33,7 +33,7 @@ from sqlalchemy import (
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import HOUR_MS, Gate
 from celery_wheel.store.ports import pages
-from celery_wheel.store.sql.browse.pages import routes_of, shards_of
+from celery_wheel.store.sql.browse.pages import LAST_HOUR, routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.holding import lane_state, shard_record
 from celery_wheel.store.sql.schema import (
@@ -215,8 +215,8 @@ class StoreCounts(StorePart):
             raise ArgumentError("forecast must have no key and no group: its counts are by shard, queue and task")
         name = literal("") if by is None else {"queue": route.c.target, "task": route.c.task}[by]
         wanted = [tally.c.pending > 0, tally.c.shard.in_(shards_of(self.shards, criteria)), *routes_of(criteria)]
-        wanted += [] if criteria.from_ms is None else [tally.c.hour >= criteria.from_ms // HOUR_MS]
-        wanted += [] if criteria.to_ms is None else [tally.c.hour * HOUR_MS < criteria.to_ms]
+        wanted += [] if criteria.from_ms is None else [tally.c.hour >= min(criteria.from_ms // HOUR_MS, LAST_HOUR)]
+        wanted += [] if criteria.to_ms is None else [tally.c.hour < min(-(-criteria.to_ms // HOUR_MS), LAST_HOUR)]
         groups = (tally.c.hour,) if by is None else (tally.c.hour, name)
         rows = tally if by is None else tally.join(route, route.c.id == tally.c.route)
         query = select(tally.c.hour, name, func.sum(tally.c.pending)).select_from(rows).where(*wanted)
