@@ -267,7 +267,7 @@ class ScheduleCounts:
     """All schedules of a store, counted row by row."""
 
     total: int
-    paused: int
+    paused: int  #: and not broken
     broken: int
     with_base: int  #: neither paused nor broken: entries that Beat's own scheduler runs
     failing: int  #: those whose next message cannot be made now; they are tried again

@@ -185,6 +185,14 @@ def test_a_schedule_with_a_note_that_is_to_run_is_failing(sql_holder: Holder, sq
     assert not good.is_failing
 
 
+def test_a_schedule_that_broke_and_was_paused_then_is_counted_once(sql_holder: Holder, sql_store: SqlStore) -> None:
+    _, one, two, three = create(sql_holder, "good", "both", "paused", "broken")
+    both = replace(one, paused=True, broken=True)
+    sql_holder.apply(schedules=[both, replace(two, paused=True), replace(three, broken=True)])
+    counts = sql_store.browse.schedule_counts()
+    assert (counts.total, counts.paused, counts.broken) == (4, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("ends", "replaced"),
     [

@@ -54,9 +54,10 @@ class ScheduleViews(Messages):
             )
 
     def schedule_counts(self) -> schedule_model.ScheduleCounts:
-        noted = and_(~schedule.c.paused, ~schedule.c.broken, schedule.c.note != "")
+        paused, runs = (and_(flag, ~schedule.c.broken) for flag in (schedule.c.paused, ~schedule.c.paused))
+        noted = and_(runs, schedule.c.note != "")
         with_base, failing = and_(noted, schedule.c.next_ms.is_(None)), and_(noted, schedule.c.next_ms.is_not(None))
-        flags = (schedule.c.paused, schedule.c.broken, with_base, failing)
+        flags = (paused, schedule.c.broken, with_base, failing)
         sums: list[Any] = [func.coalesce(func.sum(case((flag, 1), else_=0)), 0) for flag in flags]
         with self._database.reading() as connection:
             query = select(func.count(), *sums, func.min(schedule.c.next_ms)).select_from(schedule)
