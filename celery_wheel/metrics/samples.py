@@ -19,7 +19,7 @@ from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
 from celery_wheel.overview import Overview, group_totals
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
-from celery_wheel.store.ports.pages import StoreSize
+from celery_wheel.store.ports.pages import PAIRS, StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
 from celery_wheel.values.log import get_logger
@@ -291,7 +291,7 @@ class Totals:
 
     def samples(self) -> Iterator[tuple[str, list[Sample]]]:
         found = self.overview
-        yield "pending", [((queue,), count) for queue, count in _largest(found.queues, found.pending).items()]
+        yield "pending", [((queue,), count) for queue, count in _largest(found).items()]
         yield "overdue", [((), found.overdue)]
         yield "oldest_overdue_seconds", [((), found.behind_ms / 1_000)]
         yield "due", [((within,), self._due(period_ms)) for within, period_ms in WITHIN_MS.items()]
@@ -337,11 +337,11 @@ class Totals:
         return sum(count for span in spans for begin_ms, count in span.items() if begin_ms < until_ms)
 
 
-def _largest(by_queue: dict[str, int], pending: int) -> dict[str, int]:
-    """Return at most MAX_QUEUES queues, and the sum of the others as OTHER; ``by_queue`` may lack the smallest."""
-    largest = dict(Counter(by_queue).most_common(MAX_QUEUES))
-    rest = max(pending, sum(by_queue.values())) - sum(largest.values())
-    return {**largest, OTHER: rest} if len(by_queue) > MAX_QUEUES else largest
+def _largest(found: Overview) -> dict[str, int]:
+    """Return at most MAX_QUEUES queues, and the sum of the others, and of the pairs beyond PAIRS, as OTHER."""
+    largest = dict(Counter(found.queues).most_common(MAX_QUEUES))
+    rest = max(found.pending, sum(found.queues.values())) - sum(largest.values())
+    return {**largest, OTHER: rest} if len(found.queues) > MAX_QUEUES or len(found.names) >= PAIRS else largest
 
 
 logger = get_logger(__name__)

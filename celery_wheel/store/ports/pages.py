@@ -273,6 +273,9 @@ class ShardHead(NamedTuple):
 #: Overdue rows of a lane, and items of an inbox, that are counted.
 COUNTED = 1_000
 
+#: Most pairs of queue and task of an overview: those with the most pending tasks.
+PAIRS = 2_000
+
 
 class LaneHead(NamedTuple):
     """An open lane."""

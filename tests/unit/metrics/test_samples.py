@@ -25,7 +25,7 @@ from celery_wheel.metrics.samples import (
 )
 from celery_wheel.overview import COUNTING_SHARE, PacedCounts, read_overview
 from celery_wheel.store.model import HOUR_MS, Gate, Unreadable
-from celery_wheel.store.ports.pages import StoreSize
+from celery_wheel.store.ports.pages import PAIRS, StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.counts import reads_of
@@ -128,6 +128,15 @@ def test_the_smallest_of_very_many_queues_are_added_up(sql_store: SqlStore) -> N
     assert len(found) == MAX_QUEUES + 1
     assert found[OTHER,] == 2
     assert sum(found.values()) == 2 * (MAX_QUEUES + 2) - 3
+
+
+def test_the_pending_tasks_of_the_smallest_of_very_many_pairs_are_added_up(sql_store: SqlStore) -> None:
+    [row] = Holder(sql_store).accept(NOW + 1)
+    Holder(sql_store).apply(tally={hour_of(row): PAIRS + 7})
+    totals = totals_of(sql_store)
+    overview = dataclasses.replace(totals.overview, names={("mail", f"app.n{n}"): 1 for n in range(PAIRS)})
+    pending = dict(dataclasses.replace(totals, overview=overview).samples())["pending"]
+    assert pending == [(("mail",), PAIRS), ((OTHER,), 7)]
 
 
 def test_the_groups_with_the_most_waiting_tasks_have_a_sample_each(sql_store: SqlStore) -> None:

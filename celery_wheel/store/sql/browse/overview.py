@@ -59,9 +59,6 @@ NAMES = 1_000
 
 MINUTE_MS = 60_000
 
-#: Most pairs of queue and task of an overview: those with the most pending tasks.
-PAIRS = 2_000
-
 _NOTHING: ColumnElement[str] = literal_column("''")
 
 
@@ -101,7 +98,7 @@ def _sums(kind: str, number: ColumnElement[Any], *more: ColumnElement[bool]) -> 
 
 
 def _names() -> Select[Any]:
-    sums = _sums("name", total.c.number).order_by(func.sum(total.c.pending).desc()).limit(PAIRS).subquery("sums")
+    sums = _sums("name", total.c.number).order_by(func.sum(total.c.pending).desc()).limit(pages.PAIRS).subquery("sums")
     named = _line("name", literal_column("0"), sums.c.value, route.c.target, route.c.task)
     return named.select_from(sums.join(route, route.c.id == sums.c.number))
 
