@@ -25,6 +25,7 @@ NOT_COVERED = (
     "messages that are in the queues of the tasks, and tasks that run; results in the result backend",
     "messages that were sent after the schedulers began, and bulk loads and transactions that were open then",
     "filters of bulk actions, in the audit log; for a week also in wheel_bulk, with the first tasks of another result",
+    "Django's admin log: names, filters and reasons of what users did in the admin",
     "logs of workers, producers and schedulers; events that a monitor has kept",
     "the archive: run celery-wheel-pipeline erase; files of a drain",
     "backups of the store and of the broker; PostgreSQL's log and its replaced rows until a VACUUM",

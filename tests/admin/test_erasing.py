@@ -51,6 +51,14 @@ def test_a_group_is_erased_with_a_receipt(eraser: Client, wheel: VirtualWheel) -
     assert "done" in text_of(eraser.get(f"{ADMIN}/audit/"))
 
 
+def test_a_receipt_says_that_the_admins_log_keeps_names(client_of: MakeClient, wheel: VirtualWheel) -> None:
+    operator = client_of("operator")
+    operator.post(f"{ADMIN}/wheel/gate/", {"verb": "pause", "scope": "group", "name": ANNA})
+    page = unescape(text_of(operator.post(ERASE, data())))
+    assert ANNA in LogEntry.objects.order_by("pk")[0].object_repr
+    assert "Django's admin log" in page.split("not covered:")[1]
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
