@@ -194,6 +194,7 @@ class OpenStore:
     url: str
     store: FullStore
     checked_s: float = 0.0
+    checking: threading.Lock = field(default_factory=threading.Lock)  #: held by the one thread that asks the store
     answers: Answers = field(init=False)  #: the requests of this process that wait for answers of this store
     overview: OverviewCache = field(init=False)  #: what this process shows of the store
     schedule_counts: PacedCounts[ScheduleCounts] = field(init=False)
@@ -209,13 +210,16 @@ class OpenStore:
         return self.ahead.get_within(at_most_s) or read_hours(self.store, time.time_ns() // 1_000_000)
 
     def is_current(self) -> bool:
+        """Whether the store is as it was opened. While one thread asks it, which may take long, the others go on."""
         if self.store.is_replaced():
             return False
-        now_s = time.monotonic()
-        if now_s - self.checked_s < CHECK_EVERY_S:
+        if time.monotonic() - self.checked_s < CHECK_EVERY_S or not self.checking.acquire(blocking=False):
             return True
-        self.checked_s = now_s
-        return self.store.is_as_opened()
+        try:
+            self.checked_s = time.monotonic()
+            return self.store.is_as_opened()
+        finally:
+            self.checking.release()
 
     def close(self) -> None:
         self.answers.close()
@@ -242,8 +246,11 @@ class ProcessStore:
         """Return the open store. A store that does not exist is not made; one that exists is not changed."""
         self._conf.check_once()
         state, url = self._state, self._conf.store
+        opened = state.open
+        if opened is not None and opened.url == url and opened.is_current():
+            return opened
         with state.lock:
-            if state.open is not None and (state.open.url != url or not state.open.is_current()):
+            if state.open is opened:  # no other thread has opened it meanwhile
                 state.close()
             if state.open is None:
                 store = open_store(

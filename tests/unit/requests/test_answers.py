@@ -279,6 +279,25 @@ def test_threads_open_one_store(wheel: Wheel) -> None:
     assert len(set(map(id, found))) == 1
 
 
+def test_threads_use_the_open_store_while_one_of_them_checks_it(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, begun, released = wheel.store, threading.Event(), threading.Event()
+
+    def hang(_: SqlStore) -> bool:
+        begun.set()
+        return released.wait(patience(60))
+
+    monkeypatch.setattr(module, "CHECK_EVERY_S", 0)
+    monkeypatch.setattr(SqlStore, "is_as_opened", hang)
+    with ThreadPoolExecutor(2) as pool:
+        checks = pool.submit(lambda: wheel.store)
+        assert begun.wait(patience(30))
+        try:
+            assert pool.submit(lambda: wheel.store).result(patience(5)) is store
+        finally:
+            released.set()
+        assert checks.result() is store
+
+
 def write_once(store: FullStore) -> bool:
     return store.withdraw(store.put_command(0, "cancel", b"{}"), (0, "cancel", b"{}"))
 
