@@ -7,7 +7,7 @@ default. ``get`` reads ``wheel_limits`` of this process, which should be as the 
 from __future__ import annotations
 
 from builtins import list as list_
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Unpack
@@ -108,28 +108,33 @@ class OwnLimits:
 
     def in_force(self, group: str, own: GroupLimit | None) -> GroupLimits:
         """Return the limits of a group whose own limits are known."""
-        of_class = self.conf.limits.get(group.partition(":")[0], LimitValues())
-        levels: list_[tuple[Source, LimitValues]] = [("own", _values(own)), ("class", of_class), ("default", _DEFAULTS)]
-        values, sources = dict[str, Any](), dict[str, Source]()
-        for part, field in zip(PARTS, LimitValues._fields, strict=True):
-            for source, level in levels:
-                values[part], sources[part] = getattr(level, field), source
-                if values[part] is not None:
-                    break
-        rate, max_runtime_ms = values["rate"], values["max_runtime"]
-        values |= {"rate": rate and format_rate(rate), "max_runtime": max_runtime_ms / 1_000}
-        if own is None:
-            return GroupLimits(group, **values, sources=sources)
-        return GroupLimits(group, **values, sources=sources, actor=own.actor, at=to_datetime(own.at_ms))
+        return _in_force(self.conf.limits, group, own)
 
     def list(self) -> list_[GroupLimits]:
         """Return the groups that have limits of their own, sorted, each with its limits in force."""
-        return [self.in_force(one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
+        classes = self.conf.limits  # which is parsed anew each time
+        return [_in_force(classes, one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
 
     aget = twin(get)
     aset = twin(set)
     aclear = twin(clear)
     alist = twin(list)
+
+
+def _in_force(classes: Mapping[str, LimitValues], group: str, own: GroupLimit | None) -> GroupLimits:
+    of_class = classes.get(group.partition(":")[0], LimitValues())
+    levels: list[tuple[Source, LimitValues]] = [("own", _values(own)), ("class", of_class), ("default", _DEFAULTS)]
+    values, sources = dict[str, Any](), dict[str, Source]()
+    for part, field in zip(PARTS, LimitValues._fields, strict=True):
+        for source, level in levels:
+            values[part], sources[part] = getattr(level, field), source
+            if values[part] is not None:
+                break
+    rate, max_runtime_ms = values["rate"], values["max_runtime"]
+    values |= {"rate": rate and format_rate(rate), "max_runtime": max_runtime_ms / 1_000}
+    if own is None:
+        return GroupLimits(group, **values, sources=sources)
+    return GroupLimits(group, **values, sources=sources, actor=own.actor, at=to_datetime(own.at_ms))
 
 
 def _fields(own: LimitValues) -> dict[str, int]:

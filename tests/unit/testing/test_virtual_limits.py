@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.conf import Conf
 from celery_wheel.errors import ArgumentError
 from celery_wheel.requests.limits import OwnLimits
 from celery_wheel.testing import VirtualWheel
@@ -41,6 +42,15 @@ def test_a_set_replaces_all_and_a_clear_ends_them(limits: OwnLimits) -> None:
     assert limits.clear("a")
     assert not limits.clear("a")
     assert [one.group for one in limits.list()] == ["b"]
+
+
+def test_a_list_parses_the_setting_once(limits: OwnLimits, monkeypatch: pytest.MonkeyPatch) -> None:
+    for group in "abc":
+        limits.set(group, weight=2)
+    reads: list[Any] = []
+    monkeypatch.setattr(Conf, "limits", property(lambda conf: reads.append(conf) or {}))  # type: ignore[func-returns-value]
+    assert [one.group for one in limits.list()] == ["a", "b", "c"]
+    assert len(reads) == 1
 
 
 def test_a_change_is_in_the_audit_log(limits: OwnLimits, wheel_app: Any) -> None:
