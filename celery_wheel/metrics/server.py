@@ -114,7 +114,8 @@ class _Server(ThreadingMixIn, TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
-            if len(self._open) >= MOST and self._changed.wait_for(lambda: len(self._ended) < MOST, END_S):
+            self._changed.wait_for(lambda: min(len(self._open), len(self._ended)) < MOST, END_S)
+            if len(self._open) >= MOST > len(self._ended):
                 oldest = next(iter(self._open))
                 del self._open[oldest]
                 self._ended.add(oldest)

@@ -80,6 +80,21 @@ def test_many_idle_and_slow_clients_keep_no_page_from_others() -> None:
     served.stop()
 
 
+def test_a_client_is_served_where_all_others_leave_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[str] = []
+    with server._Server(("127.0.0.1", 0), lambda request, address, by: served.append(address)) as http:  # type: ignore[arg-type]
+        http._open = dict.fromkeys(socket.socket() for _ in range(server.MOST))
+        http._ended = {socket.socket() for _ in range(server.MOST)}
+
+        def leave(timeout_s: float) -> None:
+            for one in [*http._open, *http._ended]:
+                http.shutdown_request(one)
+
+        monkeypatch.setattr(http._changed, "wait", leave)
+        http.process_request(socket.socket(), "the last")
+        wait_until(lambda: served == ["the last"], "the client is served")
+
+
 def test_an_address_in_use_is_told_once_and_taken_when_it_is_free(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
