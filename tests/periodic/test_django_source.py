@@ -318,6 +318,20 @@ def test_reading_a_task_once_more_remembers_no_more(three: Tables) -> None:
     assert len(three.source._expiring) == 1
 
 
+def test_a_task_that_expires_and_is_gone_is_forgotten(three: Tables) -> None:
+    later = timezone.now() + timedelta(days=9_999)
+    for name in "abc":
+        edit(name, expires=later)
+    three.read()
+    edit("a", expires=None)
+    PeriodicTask.objects.get(name="b").delete()
+    edit("c", expires=later + timedelta(days=1))
+    for turn in range(2):
+        three.monotonic_s = (turn + 1) * FULL_READ_S
+        three.read()
+    assert len(three.source._expires) == len(three.source._expiring) == 1
+
+
 def test_the_admin_of_django_celery_beat_edits_as_ever(three: Tables, client: Client) -> None:
     User.objects.create_superuser("anna", password="anna")  # noqa: S106
     client.login(username="anna", password="anna")  # noqa: S106

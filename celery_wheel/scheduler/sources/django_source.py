@@ -96,8 +96,8 @@ class DjangoSource:
         self._names: dict[int, str] = {}  #: of the enabled tasks
         self._marks: dict[int, int] = {}  #: id → hash of the row that was followed
         self._schedules: dict[str, dict[int, int]] = {}  #: kind → id → hash of the row
-        self._expires: dict[int, int] = {}  #: id → expires
-        self._expiring: list[tuple[int, int]] = []  #: (expires, id), the first first
+        self._expires: dict[int, int] = {}  #: of the enabled tasks: id → expires
+        self._expiring: list[tuple[int, int]] = []  #: heap of (expires, id), also former ones until the end of a lap
         self._line: dict[int, None] = {}  #: ids that are read next, in this order
         self._unfollowed: list[int] = []  #: ids of the last look, and names that are gone, until it was followed
         self._gone: list[str] = []
@@ -196,6 +196,7 @@ class DjangoSource:
             self._after = max(marks)
             return
         self._put_first(self._uncounted())
+        self._expiring = sorted((expires_ms, pk) for pk, expires_ms in self._expires.items())
         self._after, self._laps_at_once = 0, max(0, self._laps_at_once - 1)
 
     def _saved(self, before: Any) -> list[int]:
@@ -266,13 +267,16 @@ class DjangoSource:
         if before not in (None, task.name):
             self._gone.append(str(before))
         self._marks[pk] = mark
-        if row is not None and row.expires is not None and self._expires.get(pk) != at_ms(row.expires):
-            self._expires[pk] = at_ms(row.expires)
-            heapq.heappush(self._expiring, (at_ms(row.expires), pk))
+        if row is None or row.expires is None:
+            self._expires.pop(pk, None)
+        elif self._expires.get(pk) != (expires_ms := at_ms(row.expires)):
+            self._expires[pk] = expires_ms
+            heapq.heappush(self._expiring, (expires_ms, pk))
 
     def _remove(self, ids: Iterable[int]) -> None:
         for pk in list(ids):
             self._marks.pop(pk, None)
+            self._expires.pop(pk, None)
             if (name := self._names.pop(pk, None)) is not None:
                 self._gone.append(name)
 
