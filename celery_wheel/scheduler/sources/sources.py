@@ -125,7 +125,7 @@ class Sources:
                 backoff.succeeded()
                 wait_s = 0.0 if was_held and self._has_more() else POLL_S
             now_s = self._clock.monotonic_ms() / 1_000
-            if now_s - clashes_at_s > 60.0:
+            if was_held and now_s - clashes_at_s > 60.0:
                 clashes_at_s = now_s
                 self._guarded("clashes", self._retry_clashes)
             self._wake.wait(wait_s)

@@ -355,6 +355,17 @@ def test_a_source_is_compared_anew_when_the_shard_comes_back(app: Any, clock: Ma
     assert not [at_s for at_s in source.at_s if 5 <= at_s < 10]
 
 
+def test_a_standby_does_not_try_the_clashes_again_of_the_time_when_it_held_the_shard(
+    app: Any, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Watched(clock)
+    thread: Any = Sources(Conf(app), [source], lambda: clock.monotonic_ms() < 5_000)
+    thread._sources[source].clashes["a"] = entry()
+    thread._wake = Waits(clock, thread, 200)
+    thread._run()
+    assert caplog.records == []
+
+
 def test_a_source_that_has_more_is_looked_at_again_at_once(app: Any, clock: ManualClock) -> None:
     class Pages(Watched):
         @property
