@@ -52,6 +52,8 @@ KEPT_MS = 366 * 86_400_000
 
 #: Chunks or slices removed in one transaction or statement.
 CHUNKS_AT_ONCE = 500
+#: … and of those of an aborted load in a commit of a holder's, which other commits wait for.
+CHUNKS_BESIDE = 20
 
 _LOAD = select(*columns_of(BulkLoad, load))
 _ROWS = func.coalesce(func.sum(load_chunk.c.rows), 0)
@@ -77,14 +79,34 @@ class LoadStatements:
         self.finish = statements(update(load).where(is_accepted).values(state=constant(DONE)))
         is_over = select(load.c.id).where(load.c.state == constant(DONE))
         self.forget_parts = statements(delete(load_part).where(load_part.c.load.in_(is_over)))
+        is_aborted = load.c.state == constant(ABORTED)
+        self.aborted = statements(select(load.c.id).where(is_aborted, left))
+        self.lock_aborted = statements(
+            select(load.c.id).where(load.c.id == bindparam("load"), is_aborted).with_for_update(read=True)
+        )
+        some = select(load_chunk.c.id).where(load_chunk.c.load == bindparam("load")).order_by(load_chunk.c.id)
+        self.some_chunks = statements(some.limit(bindparam("limit")))
+        self.remove_chunk = statements(delete(load_chunk).where(load_chunk.c.id == bindparam("chunk")))
         ended = load.c.state.in_([constant(DONE), constant(ABORTED)])
-        self.forget = statements(delete(load).where(ended, load.c.ended_ms < bindparam("before_ms")))
+        self.forget = statements(delete(load).where(ended, ~left, load.c.ended_ms < bindparam("before_ms")))
 
     def expire(self, connection: Connection, now_ms: int) -> None:
-        """Mark wholly accepted loads as done, and forget what is over."""
+        """Mark wholly accepted loads as done, and forget what is over, also what a killed process has aborted."""
+        for (load_id,) in self.aborted(connection).all():
+            self.clear(connection, load_id, CHUNKS_BESIDE)
         self.finish(connection)
         self.forget_parts(connection)
         self.forget(connection, before_ms=now_ms - KEPT_MS)
+
+    def clear(self, connection: Connection, load_id: int, limit: int) -> bool:
+        """Remove some chunks of an aborted load; returns False where none is left, or the load was begun again."""
+        if self.lock_aborted(connection, load=load_id).one_or_none() is None:
+            return False
+        chunks = self.some_chunks(connection, load=load_id, limit=limit).all()
+        self.remove_chunk.many(connection, [(chunk,) for (chunk,) in chunks])
+        if not chunks:
+            connection.execute(delete(load_part).where(load_part.c.load == load_id))
+        return bool(chunks)
 
 
 class SqlLoads:
@@ -203,18 +225,8 @@ class SqlLoads:
             connection.execute(delete(load).where(is_over))
 
     def _clear(self, load_id: int) -> bool:
-        """Remove some chunks of an aborted load; returns False where none is left, or the load was begun again."""
         with self._database.writing() as connection:
-            aborted = select(load.c.id).where(load.c.id == load_id, load.c.state == ABORTED)
-            if connection.execute(aborted.with_for_update(read=True)).one_or_none() is None:
-                return False
-            some = select(load_chunk.c.id).where(load_chunk.c.load == load_id).order_by(load_chunk.c.id)
-            ids = connection.execute(some.limit(CHUNKS_AT_ONCE)).scalars().all()
-            if ids:
-                connection.execute(delete(load_chunk).where(load_chunk.c.id.in_(ids)))
-            else:
-                connection.execute(delete(load_part).where(load_part.c.load == load_id))
-        return bool(ids)
+            return self._statements.clear(connection, load_id, CHUNKS_AT_ONCE)
 
     def latest(self, limit: int = 100) -> list[BulkLoadSummary]:
         """Return the latest loads, newest first. An open load that began long ago was abandoned: resume or abort it."""

@@ -11,7 +11,8 @@ import pytest
 
 from celery_wheel.errors import Fenced, LoadEnded, StoreError, StoreUnusable
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
-from celery_wheel.store.sql.loads import KEPT_MS
+from celery_wheel.store.sql import loads
+from celery_wheel.store.sql.loads import KEPT_MS, SqlLoads
 from celery_wheel.store.sql.schema import load_chunk
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult, WrittenSlice
@@ -138,6 +139,22 @@ def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlSto
         with pytest.raises(LoadEnded, match="the load 'monday' is aborted; nothing more of it was written"):
             write()
     assert left(sql_store) == []
+
+
+def test_a_load_whose_abort_was_killed_leaves_no_chunks(
+    sql_store: SqlStore, sql_holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loads, "CHUNKS_BESIDE", 4)
+    load = begun(sql_store)
+    written(sql_store, load, 0, *slice_of(0, 0, 1), *slice_of(1, 0, 1), *slice_of(2, 0, 1))
+    monkeypatch.setattr(SqlLoads, "_clear", lambda *_: False)  # the process is killed
+    assert sql_store.loads.abort(load.id, NOW)
+    counts = [len(left(sql_store))]
+    for now_ms in (NOW, NOW + 1 + KEPT_MS, NOW + 1 + KEPT_MS):
+        sql_store.expire(0, sql_holder.epoch, now_ms, now_ms)
+        counts.append(len(left(sql_store)))
+    assert counts == [6, 2, 0, 0]
+    assert state(sql_store) is None
 
 
 def test_abort_of_a_run_spares_a_later_run_and_an_aborted_load_is_begun_again(sql_store: SqlStore) -> None:
