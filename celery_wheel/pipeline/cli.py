@@ -27,6 +27,7 @@ import click
 from celery_wheel.console.parameters import all_of
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.pipeline.jobs import JOBS, JobSummary
+from celery_wheel.pipeline.session import is_remote
 from celery_wheel.pipeline.spark_errors import wheel_error
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, option
             job.check(options)
             progress("starting Spark")
             spark = _start_session(master, remote, log)
-            with repeating(progress, lambda: "" if remote else _parts(spark)) as tell:
+            with repeating(progress, lambda: "" if is_remote(master, remote) else _parts(spark)) as tell:
                 summary: JobSummary = job.run(spark, options, tell)
     except KeyboardInterrupt as stop:
         click.echo(f"Stopped. Run {job.NAME} again to resume or restart it: no result is incomplete.", err=True)

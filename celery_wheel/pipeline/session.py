@@ -75,7 +75,7 @@ def session(
 
     config = {**ALWAYS, **(settings or {})}
     builder = SparkSession.builder.appName(name)
-    if remote or (not master and os.environ.get("SPARK_REMOTE")):
+    if is_remote(master, remote):
         builder = builder.remote(remote) if remote else builder
     else:
         ensure_java()
@@ -92,6 +92,11 @@ def session(
     spark.dataSource.register(WheelDataSource)
     activate(spark)
     return spark
+
+
+def is_remote(master: str | None, remote: str | None) -> bool:
+    """Whether ``session`` connects to a Spark Connect server, which has no statuses of its stages."""
+    return bool(remote or (not master and os.environ.get("SPARK_REMOTE")))
 
 
 def activate(spark: SparkSession) -> None:

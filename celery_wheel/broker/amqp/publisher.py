@@ -171,6 +171,8 @@ WINDOW = 500
 WRITE_BYTES = 2**16
 #: Seconds for which an exchange that accepted a message is assumed to accept others.
 EXCHANGE_CHECK_S = 30.0
+#: Exchanges that are known at a time; an application may name one for each of its tasks.
+MOST_EXCHANGES = 1_000
 #: Larger messages go alone: a server refuses a message over its configured size by closing the channel.
 ALONE_BYTES = 2**19
 
@@ -269,6 +271,8 @@ class AmqpPublisher:
         self._add(row, message)
         try:
             self._await_confirms(0)
+            if len(self._exchanges) >= MOST_EXCHANGES:
+                self._exchanges.clear()
             self._exchanges[message.exchange] = time.monotonic() + EXCHANGE_CHECK_S
         except amqp.exceptions.ChannelError as error:
             self._reject_closing(row, message, error)

@@ -2,7 +2,10 @@
 
 import threading
 
+import pytest
+
 from celery_wheel.pipeline.cli import repeating
+from celery_wheel.pipeline.session import is_remote
 from tests.kit.patience import patience
 
 
@@ -26,3 +29,19 @@ def test_a_short_job_has_a_line_a_step() -> None:
         tell("reading")
         tell("drawing")
     assert told == ["reading", "drawing"]
+
+
+@pytest.mark.parametrize(
+    ("master", "remote", "variable", "expected"),
+    [
+        (None, None, "", False),
+        (None, "sc://host:15002", "", True),
+        (None, None, "sc://host:15002", True),
+        ("local[2]", None, "sc://host:15002", False),
+    ],
+)
+def test_a_server_of_spark_connect_has_no_parts_to_tell(
+    master: str | None, remote: str | None, variable: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", variable)
+    assert is_remote(master, remote) is expected
