@@ -29,7 +29,6 @@ from celery_wheel.engine.commands import (
     readable_among,
     relocate,
 )
-from celery_wheel.engine.intake.admission import admit
 from celery_wheel.engine.intake.inbox import BulkCommand
 from celery_wheel.engine.round import Context, make_call
 from celery_wheel.engine.state.shard import Mark, ShardState
@@ -160,10 +159,8 @@ class _BulkStep:
         in_doubt = ctx.delivery.prepares and request.outcome == "rejected"
         with self._state.active():
             work = UnitOfWork(self._state, self._now_ms)
-            publish_again(work, wanted, {row.id for row in wanted if in_doubt}, request.reason, request.actor)
-            for row, message in readable:
-                work.retire(row.id, "moved", "it was read anew", request.actor)
-                admit(work, [message])
+            redelivered = {row.id for row in wanted if in_doubt}
+            publish_again(work, wanted, redelivered, readable, request.reason, request.actor)
             done = {row.id for row in (*wanted, *(row for row, _ in readable))}
             self._results = {row.id: DONE if row.id in done else TOO_LATE for row in rows}
             return self._step(work, rows, found)

@@ -185,10 +185,7 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
                 results.update({str(row.id): "too_late" for row in rows if not is_closed(state, row)})
                 rows = [row for row in rows if results[str(row.id)] == "done"]
             work = UnitOfWork(state, ctx.clock.now_ms())
-            publish_again(work, rows, redelivered, command.reason, command.actor)
-            for row, message in readable:
-                work.retire(row.id, "moved", "it was read anew", command.actor)
-                admit(work, [message])
+            publish_again(work, rows, redelivered, readable, command.reason, command.actor)
             work.answer(command, results)
             work.reserve()
         steps = work.commit(ctx)
@@ -238,9 +235,19 @@ def is_closed(state: ShardState, row: model.Row) -> bool:
 
 
 def publish_again(
-    work: UnitOfWork, rows: Iterable[model.Row], redelivered: Collection[int], reason: str, actor: str
+    work: UnitOfWork,
+    rows: Iterable[model.Row],
+    redelivered: Collection[int],
+    readable: Iterable[tuple[model.Row, model.Message]],
+    reason: str,
+    actor: str,
 ) -> None:
-    """Make rows due now; ``redelivered`` has the ids of rows that may be in their queue already."""
+    """Make rows due now.
+
+    Args:
+        redelivered: the ids of rows that may be in their queue already.
+        readable: rows that could not be read, with their messages by now.
+    """
     for row in rows:
         work.rows.append(row)
         work.change.unwatched.append(row.id)  # no key completes the row any more, and it claims no unique key
@@ -248,6 +255,9 @@ def publish_again(
             row, work.state.lanes.for_eta(work.now_ms, work.now_ms, row.id in redelivered), work.now_ms, work.now_ms
         )
         work.record_move(row, reason, actor)
+    for row, message in readable:
+        work.retire(row.id, "moved", "it was read anew", actor)
+        admit(work, [message])
 
 
 logger = get_logger(__name__)

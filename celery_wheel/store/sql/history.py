@@ -30,9 +30,9 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, ScalarSelect, Table, and_, bindparam, case, delete, func, select, update
 
 from celery_wheel.store.model import DAY_MS, HOUR_MS, MAX_SEQ, ORIGIN, STOPPED, Position
+from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.changes import count_routes
 from celery_wheel.store.sql.control import ControlStatements
-from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.schema import lane, outcome, route, settlement, shard, tally, timer, total
@@ -319,22 +319,6 @@ class ForgetTransaction:
         self.more |= len(gone) == ROWS_AT_ONCE
 
 
-def forget_named(
-    database: Database,
-    floors: ArchiveFloors,
-    shard: int,
-    epoch: int,
-    name: str,
-    retention: Retention,
-    after: ForgetPlace,
-) -> tuple[int, ForgetPlace]:
-    """Remove history of a queue or a task, in one transaction; see ``Store.forget_named``."""
-    with database.writing(durable=False) as connection:
-        part = ForgetTransaction(connection, database.statements, floors, shard, epoch, ROWS_AT_ONCE)
-        place = part.run_named(name, retention, after)
-        return part.removed, place
-
-
 def remove_rows(
     connection: Connection, statements: Statements, shard: int, row_ids: Collection[int], now_ms: int | None = None
 ) -> None:
@@ -356,14 +340,26 @@ def remove_rows(
         runs.forget_run.many(connection, in_order(runs.forget_run, ({"gone": one, "now_ms": now_ms} for one in ids)))
 
 
-def forget(database: Database, floors: ArchiveFloors, shard: int, epoch: int, retention: Retention, limit: int) -> int:
-    """Remove up to ``limit`` rows, in ``TRANSACTIONS`` at most; returns how many."""
-    removed = 0
-    for _ in range(TRANSACTIONS):
-        with database.writing(durable=False) as connection:
-            at_once = min(ROWS_AT_ONCE, limit - removed)
-            part = ForgetTransaction(connection, database.statements, floors, shard, epoch, at_once)
-            removed += part.run(retention)
-        if not part.more or removed >= limit:
-            break
-    return removed
+class SqlHistory(StorePart):
+    """Removes history, in small transactions."""
+
+    _floors: ArchiveFloors
+
+    def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
+        removed = 0
+        for _ in range(TRANSACTIONS):
+            with self._database.writing(durable=False) as connection:
+                at_once = min(ROWS_AT_ONCE, limit - removed)
+                part = ForgetTransaction(connection, self._statements, self._floors, shard, epoch, at_once)
+                removed += part.run(retention)
+            if not part.more or removed >= limit:
+                break
+        return removed
+
+    def forget_named(
+        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
+    ) -> tuple[int, ForgetPlace]:
+        with self._database.writing(durable=False) as connection:
+            part = ForgetTransaction(connection, self._statements, self._floors, shard, epoch, ROWS_AT_ONCE)
+            place = part.run_named(name, retention, after)
+            return part.removed, place

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from celery_wheel.errors import NothingWritten, StoreError, WheelError
 from celery_wheel.store.model import SCHEMA_VERSION, Change, ShardChange
-from celery_wheel.store.sql import changes, history
+from celery_wheel.store.sql import changes
 from celery_wheel.store.sql.browse import Browse
 from celery_wheel.store.sql.bulk import SqlBulk, write_bulk
 from celery_wheel.store.sql.catalogue import Catalogue
@@ -21,7 +21,7 @@ from celery_wheel.store.sql.dispatch import SqlDispatch
 from celery_wheel.store.sql.erasure import SqlErasure, write_erasure
 from celery_wheel.store.sql.groups import SqlGroups
 from celery_wheel.store.sql.handover import SqlHandover
-from celery_wheel.store.sql.history import ArchiveFloors
+from celery_wheel.store.sql.history import ArchiveFloors, SqlHistory
 from celery_wheel.store.sql.holding import SqlHolding
 from celery_wheel.store.sql.intake import SqlIntake
 from celery_wheel.store.sql.loads import SqlLoads
@@ -29,7 +29,7 @@ from celery_wheel.store.sql.maintenance import SqlMaintenance
 from celery_wheel.store.sql.repacking import Repacking
 from celery_wheel.store.sql.schedules import SqlSchedules
 from celery_wheel.store.sql.upkeep import store_row, update_store
-from celery_wheel.store.store_model import ForgetPlace, Retention, StoreIdentity
+from celery_wheel.store.store_model import StoreIdentity
 from celery_wheel.values import weighed_parts
 from celery_wheel.values.keyring import EncryptionKeys
 
@@ -55,7 +55,9 @@ class CommitFailed(StoreError):
     """The commit itself failed: the changes of its transaction may be written or not."""
 
 
-class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk):
+class SqlStore(
+    SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk, SqlHistory
+):
     """Implements ``celery_wheel.store.ports.FullStore``."""
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int, keys: EncryptionKeys) -> None:
@@ -158,20 +160,12 @@ class SqlStore(SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSch
                     raise
         return fenced
 
-    def forget(self, shard: int, epoch: int, retention: Retention, limit: int) -> int:
-        return history.forget(self._database, self._floors, shard, epoch, retention, limit)
-
     def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
         self.repacking.forget(shard)
         return super().acquire(shard, holder, now_ms, lease_ms)
 
     def repack(self, shard: int, epoch: int) -> int | None:
         return self.repacking.step(shard, epoch)
-
-    def forget_named(
-        self, shard: int, epoch: int, name: str, retention: Retention, after: ForgetPlace
-    ) -> tuple[int, ForgetPlace]:
-        return history.forget_named(self._database, self._floors, shard, epoch, name, retention, after)
 
     def close(self) -> None:
         self._database.close()
