@@ -11,9 +11,10 @@ import sys
 import threading
 from typing import Any
 
+import psycopg
+
 from celery_wheel.store import open_store
 from celery_wheel.store.model import TallyKey
-from celery_wheel.store.postgresql.statements import CopyInsert
 from celery_wheel.store.sql import changes
 from tests.kit.holder import NOW, Holder
 
@@ -33,7 +34,7 @@ def stop_before_the_commit() -> None:
 
     def write_and_stop(*args: Any) -> Any:
         fenced = write(*args)
-        say("stopped")
+        say("it stopped")
         signal.pause()
         return fenced
 
@@ -42,18 +43,17 @@ def stop_before_the_commit() -> None:
 
 def stop_while_copying() -> None:
     """Stop while the server waits for the next row of a COPY: it calls such a session active."""
-    with_uuids = CopyInsert._with_uuids
-    seen = 0
+    write_row, seen = psycopg.Copy.write_row, 0
 
-    def with_uuids_and_stop(self: CopyInsert, row: Any) -> Any:
+    def write_and_stop(self: psycopg.Copy, row: Any) -> None:
         nonlocal seen
         seen += 1
         if seen == ROWS // 2:
-            say("stopped")
+            say("it stopped")
             signal.pause()
-        return with_uuids(self, row)
+        write_row(self, row)
 
-    CopyInsert._with_uuids = with_uuids_and_stop  # type: ignore[method-assign]
+    psycopg.Copy.write_row = write_and_stop  # type: ignore[method-assign]
 
 
 def renew_in_the_background(holder: Holder) -> None:
@@ -87,7 +87,7 @@ def held(url: str, where: str) -> None:
         stop_while_copying()
     holder.accept(NOW)
     holder.apply(rows=[holder.row(NOW) for _ in range(ROWS)])
-    say("stopped")  # between two transactions
+    say("it stopped")  # between two transactions
     signal.pause()
 
 

@@ -64,7 +64,7 @@ def test_committed_changes_survive(start: Callable[[str], Process], make_sql_sto
 
 def test_uncommitted_changes_are_lost(start: Callable[[str], Process], make_sql_store: Callable[[], SqlStore]) -> None:
     with start("before the commit") as process:
-        process.wait_for("stopped")
+        process.wait_for("it stopped")
     store = make_sql_store()
     assert store.count(0, 0, *EVERYTHING) == 2 * GROUP
     assert store.pending(0) == {KEY: 2 * GROUP}

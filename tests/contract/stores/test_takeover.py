@@ -44,7 +44,7 @@ def _database(url: str) -> str:
 @contextmanager
 def held(url: str, where: str, folder: Path) -> Iterator[Process]:
     with python(folder / "held.log", "-m", "tests.contract.stores.stopped", "held", url, where, kind=CELERY) as process:
-        process.wait_for("stopped")
+        process.wait_for("it stopped")
         yield process
 
 
