@@ -450,7 +450,7 @@ class Shared(Generic[T]):
         self._last = None
 
     def _refresh(self) -> None:
-        with suppress(StoreError):  # it is in the reading, for whoever asks
+        with suppress(StoreError):  # the reading keeps the error, and ``result`` raises it
             self.get()
 
     def _new(self, last: SharedValue[T] | None) -> SharedValue[T]:

@@ -31,6 +31,7 @@ from sqlalchemy import (
     false,
     func,
     insert,
+    or_,
     select,
     true,
     update,
@@ -80,7 +81,8 @@ class LoadStatements:
         is_over = select(load.c.id).where(load.c.state == constant(DONE))
         self.forget_parts = statements(delete(load_part).where(load_part.c.load.in_(is_over)))
         is_aborted = load.c.state == constant(ABORTED)
-        self.aborted = statements(select(load.c.id).where(is_aborted, left))
+        has_parts = exists().where(load_part.c.load == load.c.id)
+        self.aborted = statements(select(load.c.id).where(is_aborted, or_(left, has_parts)))
         self.lock_aborted = statements(
             select(load.c.id).where(load.c.id == bindparam("load"), is_aborted).with_for_update(read=True)
         )
@@ -99,14 +101,15 @@ class LoadStatements:
         self.forget(connection, before_ms=now_ms - KEPT_MS)
 
     def clear(self, connection: Connection, load_id: int, limit: int) -> bool:
-        """Remove some chunks of an aborted load; returns False where none is left, or the load was begun again."""
+        """Remove some chunks of an aborted load, or the last and its parts; returns whether more may be left."""
         if self.lock_aborted(connection, load=load_id).one_or_none() is None:
             return False
         chunks = self.some_chunks(connection, load=load_id, limit=limit).all()
         self.remove_chunk.many(connection, [(chunk,) for (chunk,) in chunks])
-        if not chunks:
-            connection.execute(delete(load_part).where(load_part.c.load == load_id))
-        return bool(chunks)
+        if len(chunks) == limit:
+            return True
+        connection.execute(delete(load_part).where(load_part.c.load == load_id))
+        return False
 
 
 class SqlLoads:

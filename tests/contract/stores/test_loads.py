@@ -8,12 +8,13 @@ from functools import partial
 from typing import TypeVar
 
 import pytest
+from sqlalchemy import func, select
 
 from celery_wheel.errors import Fenced, LoadEnded, StoreError, StoreUnusable
 from celery_wheel.store.model import ABORTED, COMMITTED, DONE, OPEN, Change
 from celery_wheel.store.sql import loads
 from celery_wheel.store.sql.loads import KEPT_MS, SqlLoads
-from celery_wheel.store.sql.schema import load_chunk
+from celery_wheel.store.sql.schema import load_chunk, load_part
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult, WrittenSlice
 from tests.contract.stores.conftest import MakeSqlStore
@@ -155,6 +156,8 @@ def test_a_load_whose_abort_was_killed_leaves_no_chunks(
         counts.append(len(left(sql_store)))
     assert counts == [6, 2, 0, 0]
     assert state(sql_store) is None
+    with sql_store.database.reading() as connection:
+        assert connection.scalar(select(func.count()).select_from(load_part)) == 0
 
 
 def test_abort_of_a_run_spares_a_later_run_and_an_aborted_load_is_begun_again(sql_store: SqlStore) -> None:
