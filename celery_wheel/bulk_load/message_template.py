@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json.encoder
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from json.encoder import encode_basestring_ascii as quoted
@@ -101,6 +101,7 @@ class Sample:
     embed: Any  #: the third part of a body of protocol 2, after args and kwargs; None for protocol 1
     serializer: str | None
     compression: str | None
+    queues: Sequence[Any]  #: those that Celery's own producer would declare, besides the wheel queue
 
     @property
     def envelope(self) -> dict[str, Any]:
@@ -122,8 +123,6 @@ class Sampler:
         self._app = app
         #: Read by the interception: a message is for the wheel even if its route has ``wheel=False``.
         self.takes_native = takes_native
-        #: Called with the queues that Celery's own producer would declare for a message.
-        self.declare: Callable[[Iterable[Any]], None] | None = None
         self._real: Any = None
         self._found: Sample | None = None
 
@@ -187,10 +186,10 @@ class Sampler:
 
     def capture(self, body: Any, publish: dict[str, Any]) -> Sample:
         """Return a message as its sample."""
-        if self.declare is not None:
-            self.declare(one for one in publish.get("declare") or () if one.name != publish["routing_key"])
+        queues = [one for one in publish.get("declare") or () if one.name != publish["routing_key"]]
         embed = body[2] if isinstance(body, tuple) else None
-        return Sample(build_message(body, publish), embed, publish.get("serializer"), publish.get("compression"))
+        coding = publish.get("serializer"), publish.get("compression")
+        return Sample(build_message(body, publish), embed, *coding, queues)
 
     def close(self) -> None:
         if self._real is not None:
@@ -205,6 +204,7 @@ class MessageTemplate(PackTemplate):
         self.proven = False
         self.key: str | None = sample.envelope.get("key") if call.key is None else None  #: the route's
         self._app = app
+        self.queues = sample.queues
         self._embed, self._serializer, self._compression = sample.embed, sample.serializer, sample.compression
         self._is_json = not sample.compression and _is_kombu_json(sample.serializer)
         self._max_args, self._max_kwargs = app.amqp.argsrepr_maxsize, app.amqp.kwargsrepr_maxsize

@@ -16,7 +16,7 @@ An app or a task is plain if a module of MODULES defines each method that makes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -122,6 +122,7 @@ class RenderedMessage(NamedTuple):
     values: tuple[str, ...]
     task_id: str
     size: int  #: bytes of the whole message
+    queues: Sequence[Any]  #: see ``Sample``
 
 
 class Renderer:
@@ -159,7 +160,8 @@ class Renderer:
             return self._sampled(call, kind, template)
         new_id = call.envelope_id or uuid7()  # the message's id, and that of a task without one
         task_id = call.task_id or new_id
-        return self._rendered(call.key or template.key, template, template.values(call, task_id, new_id), task_id)
+        values = template.values(call, task_id, new_id)
+        return self._rendered(call.key or template.key, template, values, task_id, template.queues)
 
     def _name_group(self, call: TaskCall) -> None:
         options, own = replace(call.wheel, key=call.key), {"name": call.name, "args": call.args, "kwargs": call.kwargs}
@@ -178,17 +180,17 @@ class Renderer:
             if not template.proven:
                 self._templates[kind] = None
         envelope = sample.envelope
-        return self._rendered(envelope.get("key"), WHOLE, (sample.raw.decode(),), envelope["task_id"])
+        return self._rendered(envelope.get("key"), WHOLE, (sample.raw.decode(),), envelope["task_id"], sample.queues)
 
     def _rendered(
-        self, key: str | None, template: PackTemplate, values: tuple[str, ...], task_id: str
+        self, key: str | None, template: PackTemplate, values: tuple[str, ...], task_id: str, queues: Sequence[Any]
     ) -> RenderedMessage:
         size = template.size(values)
         if size > self._max_bytes:
             raise ValueError(
                 f"message must be at most {self._max_bytes:,} bytes (wheel_max_message_bytes), got {size:,}"
             )
-        return RenderedMessage(shard_of(key, task_id, self._shards), template, values, task_id, size)
+        return RenderedMessage(shard_of(key, task_id, self._shards), template, values, task_id, size, queues)
 
     def is_outage(self, error: Exception) -> bool:
         """Whether a row failed because the broker or the result backend did not answer.

@@ -145,6 +145,9 @@ def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, conf
         first = next(iter(flight.failed))
         task = next((row.route.task for row in rows if row.id == first), "")
         ctx.stats.rejections.add(BY_BROKER, len(flight.failed), flight.failed[first], task)
+        if ctx.renderer is not None:
+            for route in {row.route for row in rows if row.id in flight.failed}:
+                ctx.renderer.queue_lost(route.queue or route.routing_key)
     ctx.stats.add(refused=len(refused))
 
 

@@ -82,11 +82,11 @@ class CapturingProducer:
             fields["eta"] = eta
         return self._sampler.take()
 
-    def raw(self) -> bytes:
+    def sample(self) -> Sample:
         """Return the message, in the form that it has in the wheel queue. Raises RecurrenceError."""
         if len(self._found) != 1:
             raise RecurrenceError(f"apply_entry must publish one task by its producer, got {len(self._found)}")
-        return self._found[0].raw
+        return self._found[0]
 
 
 #: A round of the engine waits for the connection, but no longer than this.
@@ -94,7 +94,7 @@ CONNECT_S = 5
 
 
 class DeclaredQueues:
-    """Declares each queue once; use it in one thread."""
+    """Declares each queue once, and again after it was lost; call it in one thread."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -114,12 +114,15 @@ class DeclaredQueues:
                 raise OperationalError(str(error)) from error
         self._names |= new.keys()
 
+    def forget(self, name: str) -> None:
+        self._names.discard(name)
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ScheduleRenderer:
-    """Implements ``engine.recurring.port.OccurrenceRenderer`` for one engine; use it in one thread."""
+    """Implements ``OccurrenceRenderer`` for one engine; use it in one thread. Without ``queues`` none is declared."""
 
     def __init__(
         self,
@@ -127,13 +130,13 @@ class ScheduleRenderer:
         max_bytes: int,
         decode: Callable[[bytes], Message | Unreadable],
         apply_entry: BeatApplyEntry | None = None,
-        declare: Callable[[Iterable[Any]], None] | None = None,
+        queues: DeclaredQueues | None = None,
     ) -> None:
         self._app = app
         self._decode = decode
         self._apply_entry = apply_entry
         self._renderer = Renderer(app, 1, max_bytes, takes_native=True)
-        self._renderer.sampler.declare = declare
+        self._queues = queues
         self._forms: WeakKeyDictionary[MessageTemplate, StoredForm | None] = WeakKeyDictionary()
         self._is_eager = bool(app.conf.task_always_eager)
 
@@ -151,6 +154,10 @@ class ScheduleRenderer:
             message.misfire_ms = parse({"misfire": misfire}).misfire_ms
         return message
 
+    def queue_lost(self, name: str) -> None:
+        if self._queues is not None:
+            self._queues.forget(name)
+
     def is_watched(self, schedule: Schedule) -> bool:
         return self._apply_entry is not None and self._apply_entry.watches(schedule)
 
@@ -163,10 +170,13 @@ class ScheduleRenderer:
         if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
             self._apply_entry(schedule, definition, producer)
-            return self._read(producer.raw())
+            sample = producer.sample()
+            self._declare(sample.queues)
+            return self._read(sample.raw)
         call = self._call(definition, due, task_id, header)
         call.envelope_id = occurrence.envelope_id
         rendered = self._renderer.render(call)
+        self._declare(rendered.queues)
         template, columns = rendered.template, [[value] for value in rendered.values]
         if not isinstance(template, MessageTemplate):
             return self._read(template.fill(rendered.values))
@@ -175,6 +185,10 @@ class ScheduleRenderer:
         form = self._forms[template]
         block = None if form is None else form.block(columns)
         return self._read(template.fill(rendered.values)) if block is None else block.messages()[0]
+
+    def _declare(self, queues: Iterable[Any]) -> None:
+        if self._queues is not None:
+            self._queues(queues)
 
     def _read(self, raw: bytes) -> Message:
         message = self._decode(raw)

@@ -121,8 +121,8 @@ class WheelService:
             # Each engine has a connection of its own, so that a blocked connection delays no other shard.
             broker = broker_for(self._app, conf, store)
             self._brokers.append(broker)
-            declare = DeclaredQueues(self._app)
-            renderer = ScheduleRenderer(self._app, conf.max_message_bytes, broker.decode, self._apply_entry, declare)
+            queues = DeclaredQueues(self._app)
+            renderer = ScheduleRenderer(self._app, conf.max_message_bytes, broker.decode, self._apply_entry, queues)
             self._stops.callback(renderer.close)
             engine = Engine(
                 shard,

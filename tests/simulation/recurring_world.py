@@ -37,6 +37,10 @@ class Renderer:
         self.rendered = 0
         self.decided: dict[str, tuple[int, int]] = {}  #: task id → the decision to make it was between these instants
         self._decided = decided
+        self.lost: list[str] = []
+
+    def queue_lost(self, name: str) -> None:
+        self.lost.append(name)
 
     def is_watched(self, schedule: Schedule) -> bool:
         return schedule.name.startswith("watched")

@@ -46,6 +46,9 @@ class OccurrenceRenderer(Protocol):
         again for an hour, and then it is broken.
         """
 
+    def queue_lost(self, name: str) -> None:
+        """Declare the queue before the next occurrence for it: no broker has it. Called in any thread."""
+
     def is_watched(self, schedule: Schedule) -> bool:
         """Whether code of the application acts when an occurrence is rendered: then no herd has it."""
 

@@ -12,11 +12,12 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import amqp
 import pytest
 
 from celery_wheel.store.schedule_model import ScheduleCriteria
@@ -123,6 +124,23 @@ def test_an_occurrence_waits_in_a_queue_that_no_worker_has_declared(tmp_path: Pa
             lambda: [one.state for one in history_of(stack, "report").runs] == ["dispatched"] * 3, "all are sent"
         )
         assert stack.redis.llen("mail") == 3
+
+
+@ON_RABBITMQ
+def test_a_queue_that_was_deleted_is_declared_again(tmp_path: Path, rabbit_server: RabbitServer) -> None:
+    with stack_on("rabbitmq", tmp_path, rabbit_server) as stack, stack.app.connection_for_write() as connection:
+        stack.wait_for_holder(stack.beat())
+        stack.app.wheel.schedules.create("report", HALF, "note", ["lost"], queue="reports")
+
+        def holds_runs() -> bool:
+            with suppress(amqp.NotFound), connection.channel() as channel:
+                return channel.queue_declare("reports", passive=True).message_count > 3
+            return False
+
+        wait_until(holds_runs, "the queue was declared")
+        connection.default_channel.queue_delete("reports")
+        wait_until(lambda: stack.app.wheel.outcomes("rejected").items, "a run has found no queue")
+        wait_until(holds_runs, "the queue was declared again")
 
 
 #: Name → task, arguments and options of a schedule.

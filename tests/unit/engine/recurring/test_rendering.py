@@ -66,6 +66,13 @@ def test_an_occurrence_keeps_its_id_when_its_commit_fails(rig: ScheduleRig) -> N
     assert len({one.envelope_id for one in seen.occurrences}) == 1
 
 
+def test_the_renderer_learns_of_a_queue_that_no_broker_has(rig: ScheduleRig) -> None:
+    rig.create()
+    rig.server.wrong_types.add("celery")
+    rig.tick(2_000)
+    assert set(rig.renderer.lost) == {"celery"}
+
+
 @pytest.mark.parametrize("by", ["run", "name"])
 def test_jitter_makes_a_run_due_later(rig: ScheduleRig, by: str) -> None:
     rig.create(every_ms=1_000, jitter_ms=700, jitter_by=by)

@@ -185,12 +185,26 @@ def test_a_result_backend_that_does_not_answer_is_no_fault_of_the_schedule(
 
 def test_a_broker_that_does_not_answer_is_no_fault_of_the_schedule(app: Any) -> None:
     render = Rendering(app)
-    render.renderer._renderer.sampler.declare = DeclaredQueues(app)
+    render.renderer._queues = DeclaredQueues(app)
     away = mock.patch.object(app, "connection_for_write", side_effect=OperationalError("no answer"))
     with away, pytest.raises(BrokerError, match="no answer"):
         render()
     assert headers(render())["task"] == "proj.touch"
     assert "celery" in Channel.queues
+
+
+@pytest.mark.parametrize("made", [0, 1, 5])
+def test_a_queue_that_was_lost_is_declared_again(app: Any, made: int) -> None:
+    render = Rendering(app, options={"queue": "mail"})
+    render.renderer._queues = DeclaredQueues(app)
+    for _ in range(made):
+        render()
+    Channel.queues.clear()
+    render()
+    assert ("mail" in Channel.queues) is (made == 0), "a queue that is not known to be lost costs no connection"
+    render.renderer.queue_lost("mail")
+    render()
+    assert "mail" in Channel.queues
 
 
 def test_receivers_of_signals_change_each_message(app: Any) -> None:
