@@ -296,6 +296,19 @@ def test_events_that_retention_removed_unread_are_an_error_unless_loss_is_allowe
     assert [id_ for id_, _ in new_rows(reader(one, failOnLoss="false"), read_, end)] == [rows[2].id]
 
 
+def test_the_offset_forgets_a_lane_with_the_store(one: Site) -> None:
+    wheel, holder = reader(one), one.holder
+    for lane in (1, 2):
+        [row] = holder.accept(NOW, lane=lane)
+        holder.settle(ORIGIN, place(row), lane=lane)
+        holder.apply(closed=[lane])
+    end = wheel.latestOffset(wheel.initialOffset(), ReadAllAvailable())
+    assert list(end["0"]["offsets"]) == ["1", "2"]
+    one.store.forget(0, holder.epoch, Retention(NOW + 5, NO_LIMIT), 100)
+    one.dispatch(holder.accept(NOW + 10), NOW + 10)
+    assert list(wheel.latestOffset(end, ReadAllAvailable())["0"]["offsets"]) == ["0"]
+
+
 def test_another_store_is_not_read_from_a_checkpoint(one: Site, tmp_path: Path) -> None:
     offset = reader(one).initialOffset()
     with site(f"sqlite:///{tmp_path}/other.sqlite3") as other, pytest.raises(StoreUnusable, match="new checkpoint"):

@@ -10,6 +10,7 @@ No row is skipped and none occurs twice: the store gives numbers in the order of
 offsets are the same at every attempt. The events of a task never occur in an earlier micro-batch than its older ones.
 A stream ends with an error where another store is behind its URL, or retention removed unread events: a lane's oldest
 settlement must begin where the last one that was read ended. Outcomes are removed after the settlements of their time.
+The store forgets a lane that is closed and has no settlement left: so does the offset, or it would grow for ever.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from celery_wheel.pipeline.source.read import ReadRequest
 from celery_wheel.pipeline.source.statements import StatementPartition, last_numbers, open_for_reading
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store.model import ORIGIN, Position
-from celery_wheel.store.sql.schema import outcome, settlement
+from celery_wheel.store.sql.schema import lane, outcome, settlement
 from celery_wheel.store.sql.store import SqlStore
 
 
@@ -168,7 +169,9 @@ def _advance(connection: Connection, offset: StreamOffset, ends: dict[int, int])
         columns = (settlement.c.lane, settlement.c.to_due_ms, settlement.c.to_seq)
         offsets = select(*columns).where(settlement.c.id.in_(last))
         lanes = {row.lane: Position(row.to_due_ms, row.to_seq) for row in connection.execute(offsets)}
-        shards[shard] = ShardProgress(end, before.offsets | lanes)
+        known = set(connection.scalars(select(lane.c.lane).where(lane.c.shard == shard)))
+        left = {number: read for number, read in (before.offsets | lanes).items() if number in known}
+        shards[shard] = ShardProgress(end, left)
     return StreamOffset(offset.store, shards)
 
 
@@ -183,11 +186,11 @@ def _check_loss(connection: Connection, shard: int, progress: ShardProgress) -> 
     first = select(func.min(settlement.c.id)).where(in_shard).group_by(settlement.c.lane)
     columns = (settlement.c.lane, settlement.c.from_due_ms, settlement.c.from_seq)
     begins = select(*columns).where(settlement.c.id.in_(first))
-    for lane, *place in connection.execute(begins):
-        read = progress.offsets.get(lane, ORIGIN)
+    for number, *place in connection.execute(begins):
+        read = progress.offsets.get(number, ORIGIN)
         if Position(*place) > read:
             raise StoreUnusable(
-                f"retention removed history of shard {shard} before this stream read it: lane {lane} was read up to "
+                f"retention removed history of shard {shard} before this stream read it: lane {number} was read up to "
                 f"{tuple(read)} and the remaining history begins at {tuple(place)}; keep history longer "
                 "(wheel_history_retention, wheel_history_max_bytes) or stream more often; to continue with the "
                 "remaining history: .option('failOnLoss', 'false')"
