@@ -39,6 +39,8 @@ logger = get_logger(__name__)
 #: Ids kept while the store does not answer: 20 MB of UUIDs.
 MAX_KEPT = 100_000
 
+#: Entries of the audit log that are kept then, of at most some kB each.
+MAX_UNRECORDED = 10_000
 
 #: Pending tasks of a shard that a revoke by stamps scans.
 MAX_SCANNED = 1_000_000
@@ -131,18 +133,28 @@ class RevokeListener:
                 self._write()
         except StoreError as error:
             logger.error(
-                "%s; %d revoked ids could not be written and are lost with this scheduler; revoke them again: %s …",
+                "%s; %d revoked ids could not be written and are lost with this scheduler; revoke them again: %s …; "
+                "the audit log lacks %d revokes by stamps",
                 error,
                 len(self._kept),
                 ", ".join(islice(self._kept, 5)),
-                extra={"action": "revokes_lost", "count": len(self._kept)},
+                len(self._unrecorded),
+                extra={"action": "revokes_lost", "count": len(self._kept), "unrecorded": len(self._unrecorded)},
             )
 
     # -- by stamps ---------------------------------------------------------------------------------------
 
     def revoke_stamps(self, headers: Mapping[str, Any]) -> None:
+        """Raises StoreError where the revoke counts, but is in no audit log."""
         self._view.stamps.add(headers)  # before the scan: one of the two meets a message that arrives meanwhile
         self._scan_soon(self._view.held())
+        if len(self._unrecorded) >= MAX_UNRECORDED:
+            text = (
+                f"{self._view.name} revokes them, but the audit log will lack it: {MAX_UNRECORDED:,} of its entries "
+                "wait for the store, which does not answer"
+            )
+            self._log.write(logging.ERROR, "revoke_unrecorded", "%s", text, extra={"action": "revoke_unrecorded"})
+            raise StoreError(text)
         asker, stamps = Operator(CONTROL, CONTROL), {"stamps": [*headers][:MAX_STAMPS]}
         done = {self._view.name: "done"}
         self._unrecorded.append(store_entry("revoke_stamps", asker, time.time_ns() // 1_000_000, done, stamps))
@@ -161,9 +173,10 @@ class RevokeListener:
                 self._log.write(
                     logging.WARNING,
                     "revoke_kept",
-                    "%s; %d revoked ids are kept until it answers",
+                    "%s; %d revoked ids and %d entries of the audit log are kept until it answers",
                     error,
                     len(self._kept),
+                    len(self._unrecorded),
                     extra={"action": "revoke_kept"},
                 )
 

@@ -101,6 +101,21 @@ def test_a_revoke_by_stamps_is_recorded_without_their_values(store: SqlStore) ->
     assert (one.action, one.origin, one.details) == ("revoke_stamps", "control", {"stamps": ["customer"]})
 
 
+def test_a_revoke_by_stamps_that_the_audit_log_will_lack_is_answered_by_an_error_and_counts(
+    store: SqlStore, revokes: RevokeListener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(revocation, "MAX_UNRECORDED", 2)
+    for name in ("a", "b"):
+        revokes.revoke_stamps({name: "1"})
+    with pytest.raises(StoreError, match="wheel@h revokes them, but the audit log will lack it: 2 of its entries wait"):
+        revokes.revoke_stamps({"c": "1"})
+    assert revokes._view.stamps.match(b'{"stamps": {"c": ["1"]}}')
+    monkeypatch.setattr(revokes._view.store.maintenance, "record", mock.Mock(side_effect=StoreError("away")))
+    revokes.close()
+    revokes.stop()
+    assert "the audit log lacks 2 revokes by stamps" in caplog.text
+
+
 def test_many_ids_are_written_in_parts_without_values_that_are_no_ids(store: SqlStore, revokes: RevokeListener) -> None:
     ids = [f"{n:04}" for n in range(1_200)]
     bad = ["", "a\0b", "x" * 600, "\ud800", 7, None, ["a"]]
