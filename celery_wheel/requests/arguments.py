@@ -218,7 +218,7 @@ def unknown_gate(app: Any, store: FullStore, scope: str, name: str) -> str:
     """
     if scope == "group":
         page = store.browse.pending(Criteria(group=name), limit=1)
-        if page.items or page.next or any(store.limits(shard, [name]) for shard in range(store.shards)):
+        if page.items or page.next or store.browse.own_limits([name]):
             return ""
         return (
             f"group {name!r:.100} is paused, but no pending task is of that group; is the name misspelt? A resume "

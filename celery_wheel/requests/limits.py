@@ -7,7 +7,7 @@ default. ``get`` reads ``wheel_limits`` of this process, which should be as the 
 from __future__ import annotations
 
 from builtins import list as list_
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, Unpack
@@ -61,7 +61,7 @@ class OwnLimits:
 
     def get(self, group: str) -> GroupLimits:
         """Return the limits of a group that are in force, with the source of each part."""
-        found = self._own([arguments.group_of(group)])
+        found = self._wheel.store.browse.own_limits([arguments.group_of(group)])
         return self.in_force(group, found[0] if found else None)
 
     def set(
@@ -102,18 +102,14 @@ class OwnLimits:
         name = arguments.group_of(group)
         return self._wheel.ask(self._wheel.request(LIMIT, [name], name, how, {"limits": limits}))
 
-    def _own(self, groups: Sequence[str] | None = None) -> list_[GroupLimit]:
-        store = self._wheel.store
-        return [one for shard in range(store.shards) for one in store.limits(shard, groups)]
-
     def in_force(self, group: str, own: GroupLimit | None) -> GroupLimits:
         """Return the limits of a group whose own limits are known."""
         return _in_force(self.conf.limits, group, own)
 
-    def list(self) -> list_[GroupLimits]:
-        """Return the groups that have limits of their own, sorted, each with its limits in force."""
+    def list(self, limit: int | None = None) -> list_[GroupLimits]:
+        """Return the first groups that have limits of their own, sorted, each with its limits in force; None: all."""
         classes = self.conf.limits  # which is parsed anew each time
-        return [_in_force(classes, one.group, one) for one in sorted(self._own(), key=lambda one: one.group)]
+        return [_in_force(classes, one.group, one) for one in self._wheel.store.browse.own_limits(limit=limit)]
 
     aget = twin(get)
     aset = twin(set)

@@ -70,10 +70,10 @@ def limits_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
     def values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
         group = query.word("group") or ""
         found = wheel.limits.get(group) if text_rule(group) is None else None
-        own = wheel.limits.list()
+        own = wheel.limits.list(LINES + 1)
         rows = [(one, limits_text(one)) for one in own[:LINES]]
         more = {"in_force": found, "limits": limits_text(found) if found else ""}
-        return {**more, "form": form or _form(found), "own": rows, "more": len(own) - len(rows)}
+        return {**more, "form": form or _form(found), "own": rows, "has_more": len(own) > len(rows)}
 
     if form is not None and form.is_valid() and attempt_form(form, partial(_change_limits, request, form)):
         return HttpResponseRedirect(address(request, "group_changelist"))

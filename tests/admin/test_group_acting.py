@@ -7,10 +7,12 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
+from celery_wheel.store.model import GroupLimit
 from celery_wheel.testing import VirtualWheel
 from django_wheel.project import project_wheel
+from django_wheel.views.query import LINES
 from tests.admin.conftest import ADMIN, shown, text_of
-from tests.kit.holder import Holder
+from tests.kit.holder import NOW, Holder
 from tests.kit.site import celery_app
 
 GROUPS = f"{ADMIN}/group/"
@@ -72,6 +74,17 @@ def test_wrong_limits_are_requested_again(operator: Client, holder: Holder, give
     assert response.status_code == 200
     assert says in unescape(text_of(response))
     assert holder.store.read_inbox(0, 10) == []
+
+
+def test_the_form_lists_the_first_groups_of_many(operator: Client, holder: Holder) -> None:
+    names = [f"tenant:{n:03}" for n in range(LINES + 1)]
+    holder.apply(limits=[GroupLimit(name, 5, None, None, None, None, "api", NOW) for name in names[:-1]])
+    assert "celery wheel limits list" not in text_of(operator.get(LIMITS))
+    holder.apply(limits=[GroupLimit(names[-1], 5, None, None, None, None, "api", NOW)])
+    page = text_of(operator.get(LIMITS))
+    assert "More groups have limits of their own; the command <code>celery wheel limits list</code> names all." in page
+    assert names[-2] in page
+    assert names[-1] not in page
 
 
 @pytest.mark.usefixtures("silent")

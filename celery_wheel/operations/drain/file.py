@@ -278,7 +278,7 @@ def _write(hold: ShardHold, file: Path, include: Collection[str], progress: Prog
     store, handover = hold.store, hold.store.handover
     count = total(store, handover.count_pending) + total(store, handover.count_stopped, include)
     schedules = total(store, handover.count_schedules)
-    limits = [one for shard in range(store.shards) for one in store.limits(shard)]
+    limits = store.browse.own_limits()
     header = DrainHeader(str(uuid.uuid4()), store.uuid, count, hold.clock.now_ms(), schedules, len(limits))
     try:
         _write_lines(hold, file, header, _lines(hold, include, limits), progress)

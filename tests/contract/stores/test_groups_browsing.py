@@ -131,6 +131,16 @@ def test_pages_have_each_group_once_in_order(sql_holder: Holder, sql_store: SqlS
     assert [one.name for one in by_waiting] == sorted(names, key=lambda name: (-names[name], name))
 
 
+def test_own_limits_are_those_of_all_shards_by_name(sql_holder: Holder, second: Holder, sql_store: SqlStore) -> None:
+    found = {name: GroupLimit(name, 5, None, None, None, None, "api", NOW) for name in ("a", "b", "c")}
+    sql_holder.apply(limits=[found["c"], found["a"]])
+    second.apply(limits=[found["b"]])
+    assert sql_store.browse.own_limits() == [*found.values()]
+    assert sql_store.browse.own_limits(limit=2) == [found["a"], found["b"]]
+    assert sql_store.browse.own_limits(["c", "b", "x"]) == [found["b"], found["c"]]
+    assert sql_store.browse.own_limits([]) == []
+
+
 def test_a_cursor_of_another_page_is_refused(sql_store: SqlStore) -> None:
     with pytest.raises(ArgumentError, match="after must be the next of a page of groups, got 'tenant'"):
         sql_store.browse.groups(NOW, after="tenant")

@@ -340,8 +340,8 @@ def test_a_file_takes_limits_of_groups_along(redis_stack: LeavingStack, other: s
     assert import_(redis_stack.app, file).limits == 3
     redis_stack.claim_broker()
     with redis_stack.service(), closing(open_store(other, shards=None, create=False)) as store:
-        wait_until(lambda: len(limits_of(store)) == 3, "all are set")
-        assert sorted(map(values, limits_of(store))) == sorted(map(values, limits))
+        wait_until(lambda: len(store.browse.own_limits()) == 3, "all are set")
+        assert sorted(map(values, store.browse.own_limits())) == sorted(map(values, limits))
         for one in limits:
             [found] = store.limits(shard_of(one.group, "", 3), [one.group])
             assert found.actor == Operator.of_process().actor
@@ -349,10 +349,6 @@ def test_a_file_takes_limits_of_groups_along(redis_stack: LeavingStack, other: s
     found = import_(redis_stack.app, file)
     assert (found.limits, found.limits_known, found.different) == (0, 2, 1)
     assert "group 'tenant:1' keeps its own limits" in found.lines[0].reason
-
-
-def limits_of(store: FullStore) -> list[GroupLimit]:
-    return [one for shard in range(store.shards) for one in store.limits(shard)]
 
 
 def values(one: GroupLimit) -> tuple[Any, ...]:

@@ -88,6 +88,12 @@ class GroupViews(StorePart):
         ]
         return GroupPage(items, None, others)
 
+    def own_limits(self, groups: Sequence[str] | None = None, limit: int | None = None) -> list[GroupLimit]:
+        """Return the limits of single groups, sorted by their names: of these groups, or else of the first so many."""
+        query = _own_limits(groups).order_by(own_limit.c.group).limit(limit)
+        with self._database.reading() as connection:
+            return [GroupLimit(*row) for row in connection.execute(query)]
+
     def due_by_group(self, criteria: Criteria) -> list[NamedHourCount]:
         """Return pending tasks by hour and group: the groups with the most of them, and the sum of the others as OTHER.
 
@@ -173,8 +179,12 @@ def _next_code(of: Any, after: Any) -> ColumnElement[Any]:
 def _limits(connection: Connection, names: Sequence[str]) -> dict[str, GroupLimit]:
     if not names:
         return {}
-    query = select(*columns_of(GroupLimit, own_limit)).where(own_limit.c.group.in_(names)).order_by(own_limit.c.at_ms)
-    return {row.group: GroupLimit(*row) for row in connection.execute(query)}
+    return {row.group: GroupLimit(*row) for row in connection.execute(_own_limits(names).order_by(own_limit.c.at_ms))}
+
+
+def _own_limits(names: Sequence[str] | None) -> Select[Any]:
+    query = select(*columns_of(GroupLimit, own_limit))
+    return query if names is None else query.where(own_limit.c.group.in_(names))
 
 
 def _cursor(last: GroupState) -> str:
