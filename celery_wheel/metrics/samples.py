@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,7 @@ from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
 from celery_wheel.store.ports.pages import PAIRS, StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
+from celery_wheel.values.background import in_thread
 from celery_wheel.values.log import get_logger
 
 #: Queues with a sample of their own: those with the most pending messages. All others are added up as OTHER.
@@ -149,37 +151,22 @@ class PatientCall(Generic[T]):
         self._server = server
         self._call = call
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._over.set()
-        self._last: T | Exception = NotAnswered(f"{server} was not asked")
+        self._asked: Future[T] | None = None
 
     def begin(self) -> None:
         with self._lock:
-            if self._over.is_set():
-                self._over.clear()
-                try:
-                    threading.Thread(target=self._run, name="wheel-patient", daemon=True).start()
-                except RuntimeError as error:  # the system gives no more threads
-                    self._last = error
-                    self._over.set()
+            if self._asked is None or self._asked.done():
+                self._asked = in_thread(self._call, "wheel-patient")
 
     def result(self) -> T:
-        """Return the result of the call that was begun. Raises NotAnswered."""
-        if not self._over.wait(ANSWER_S):
+        """Return the result of the call that was begun. Raises NotAnswered, and the error of a defect."""
+        asked = self._asked
+        if asked is None or not wait([asked], ANSWER_S).done:
             raise NotAnswered(f"{self._server} has not answered for {ANSWER_S:g} s")
-        if isinstance(self._last, WheelError):
-            raise NotAnswered(f"{self._server} does not answer: {self._last}") from self._last
-        if isinstance(self._last, Exception):  # a defect
-            raise self._last
-        return self._last
-
-    def _run(self) -> None:
         try:
-            self._last = self._call()
-        except Exception as error:  # ``result`` tells it
-            self._last = error
-        finally:
-            self._over.set()
+            return asked.result()
+        except WheelError as error:
+            raise NotAnswered(f"{self._server} does not answer: {error}") from error
 
 
 Samples = tuple[str, list[Sample]]

@@ -20,7 +20,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -29,6 +29,7 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Gate
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import COUNTED, LARGEST, LaneHead, LargeGroup, OverviewRows, ShardHead
+from celery_wheel.values.background import in_thread
 from celery_wheel.values.format import format_duration, printable
 
 #: A holder renews its lease twice a second; a holder that is silent for this long is gone or stuck.
@@ -418,7 +419,7 @@ class Shared(Generic[T]):
         self._clock = clock
         self._lock = threading.Lock()
         self._last: SharedValue[T] | None = None
-        self._reader: threading.Thread | None = None
+        self._asked: Future[T] | None = None
 
     def get(self) -> T:
         last = self._last
@@ -437,21 +438,17 @@ class Shared(Generic[T]):
 
     def get_within(self, at_most_s: float) -> T | None:
         """Return the last reading, or a new one if it ends by then; it goes on in a thread. None before the first."""
-        last, reader = self._last, self._reader
+        last, asked = self._last, self._asked
         if last is None or self._age_s(last) >= FRESH_S:
-            if reader is None or not reader.is_alive():
-                self._reader = reader = threading.Thread(target=self._refresh, name="wheel-reading", daemon=True)
-                reader.start()
-            reader.join(at_most_s)
-        return None if self._last is None else self._last.result()
+            if asked is None or asked.done():
+                self._asked = asked = in_thread(self.get, "wheel-reading")
+            if wait([asked], at_most_s).done:
+                return asked.result()
+        return None if last is None else last.result()
 
     def expire(self) -> None:
         """Forget the last reading: what this process has changed is shown at once."""
         self._last = None
-
-    def _refresh(self) -> None:
-        with suppress(StoreError):  # the reading keeps the error, and ``result`` raises it
-            self.get()
 
     def _new(self, last: SharedValue[T] | None) -> SharedValue[T]:
         try:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from celery import states
@@ -31,6 +31,7 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from celery_wheel.store.model import PAUSED, WAITING, Gate
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, Task
+from celery_wheel.values.background import in_thread
 from celery_wheel.values.error_text import error_text
 from celery_wheel.values.format import format_duration, printable
 from django_wheel.drawing.charts import TimeAxis
@@ -161,23 +162,11 @@ def task_result(app: Any, task_id: str) -> TaskResult | None:
 
 def _answer(app: Any, task_id: str) -> dict[str, Any]:
     """Ask the result backend in a thread that does not keep the process alive. Raises Late after ``WAIT_S``."""
-    until_s, asked = time.monotonic() + WAIT_S, Future[dict[str, Any]]()
-
-    def ask() -> None:
-        try:
-            asked.set_result(_ask(app, task_id))
-        except Exception as error:  # for the page
-            asked.set_exception(error)
-        finally:
-            _ASKING.release()
-
+    until_s = time.monotonic() + WAIT_S
     if not _ASKING.acquire(timeout=WAIT_S):
         raise Late
-    try:
-        threading.Thread(target=ask, name="wheel-task-result", daemon=True).start()
-    except RuntimeError:  # the system gives no more threads
-        _ASKING.release()
-        raise
+    asked = in_thread(partial(_ask, app, task_id), "wheel-task-result")
+    asked.add_done_callback(lambda _: _ASKING.release())
     return asked.result(until_s - time.monotonic())
 
 
