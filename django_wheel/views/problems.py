@@ -1,7 +1,8 @@
 """The problems of the wheel page: their counts since the holders began, and which of them a user has not seen yet.
 
-A user marks the shown counts as seen; they are kept in the session, with the epochs of the holders: after a holder has
-changed, the counts begin anew, and all of them are new. So a session keeps nine numbers, whatever the store has.
+A user marks the shown counts as seen; they are kept in the session, with the moments at which the holders began to
+count: another process begins anew, and all of its counts are new. So a session keeps nine numbers, whatever the store
+has.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ class Seen(NamedTuple):
     """The counts that a user has marked as seen, in the order of the page."""
 
     at_ms: int
-    epochs: int
+    began: int
     counts: tuple[int, ...]
 
 
 class Problems(NamedTuple):
-    epochs: int  #: sum of the holders' epochs: it rises with each new holder
+    began: int  #: sum of the moments at which the holders began to count; a holder that adopts again counts on
     found: list[Problem]
     last_ms: int | None  #: of the last rejected or expired task
     since: str
 
     def values(self, seen: Seen | None, times: Moments) -> dict[str, Any]:
         """Return the values of the part: each problem with the number that is new since the user has looked."""
-        before = seen.counts if seen is not None and seen.epochs == self.epochs else ()
+        before = seen.counts if seen is not None and seen.began == self.began else ()
         known = [*before, *[0] * (len(self.found) - len(before))]
         new = [max(0, one.total - count) for one, count in zip(self.found, known, strict=True)]
         counts = ".".join(str(one.total) for one in self.found)
@@ -56,7 +57,7 @@ class Problems(NamedTuple):
             "problems": list(zip(self.found, new, strict=True)),
             "new": sum(new),
             "total": sum(one.total for one in self.found),
-            "shown": f"{self.epochs}.{counts}",
+            "shown": f"{self.began}.{counts}",
             "seen": times.moment(seen.at_ms) if before and seen is not None else "",
             "last": times.distance(self.last_ms),
             "since": self.since,
@@ -67,8 +68,8 @@ def problems_of(wheel: Wheel, overview: Overview, times: Moments, links: Any) ->
     snapshots = [one.snapshot for one in overview.shards if one.snapshot]
     found = list(_problems(wheel, snapshots, links))
     last = wheel.outcomes("rejected", "expired", limit=1).items if found[0].total or found[1].total else []
-    epochs = sum(one.epoch for one in overview.shards)
-    return Problems(epochs, found, last[0].at_ms if last else None, since_begin(snapshots, times))
+    began = sum(one.get("began_ms", 0) for one in snapshots)
+    return Problems(began, found, last[0].at_ms if last else None, since_begin(snapshots, times))
 
 
 def _problems(wheel: Wheel, snapshots: list[dict[str, Any]], links: Any) -> Iterator[Problem]:
@@ -100,7 +101,7 @@ def seen_of(request: HttpRequest, store: str) -> Seen | None:
     kept = request.session.get(KEY)
     if not isinstance(kept, dict) or kept.get("store") != store:
         return None
-    return Seen(kept["at_ms"], kept["epochs"], tuple(kept["counts"]))
+    return Seen(kept["at_ms"], kept["began"], tuple(kept["counts"]))
 
 
 def mark_seen(request: HttpRequest) -> HttpResponse:
@@ -108,7 +109,7 @@ def mark_seen(request: HttpRequest) -> HttpResponse:
     numbers = [whole_number(one) for one in request.POST.get("seen", "").split(".")]
     if len(numbers) < 2 or None in numbers:
         return HttpResponseBadRequest("seen must be the value of the page's button", content_type="text/plain")
-    epochs, *counts = numbers
+    began, *counts = numbers
     store = project_wheel().store.uuid
-    request.session[KEY] = {"store": store, "at_ms": now_ms(), "epochs": epochs, "counts": counts[:SHOWN]}
+    request.session[KEY] = {"store": store, "at_ms": now_ms(), "began": began, "counts": counts[:SHOWN]}
     return HttpResponseRedirect(address(request, "wheel_changelist"))

@@ -137,12 +137,15 @@ def test_a_user_marks_problems_as_seen_and_later_ones_are_new(client_of: MakeCli
     assert text.endswith("Mark as seen")
 
 
-def test_counts_of_a_new_holder_are_new(viewer: Client, holder: Holder) -> None:
-    renew(holder, rejected=5)
+@pytest.mark.parametrize(("later_ms", "said"), [(0, "nothing new Rejected 5"), (60_000, "5 Rejected 5")])
+def test_counts_of_a_new_process_are_new_and_those_of_one_that_adopts_again_are_not(
+    viewer: Client, holder: Holder, later_ms: int, said: str
+) -> None:
+    renew(holder, rejected=5, began_ms=NOW)
     mark(viewer, shown(viewer, WHEEL))
     holder.store.release(0, holder.epoch)
-    renew(Holder(holder.store), rejected=3)
-    assert part(shown(viewer, WHEEL), "problems").startswith("Problems 3 Rejected 3 ")
+    renew(Holder(holder.store), rejected=5, began_ms=NOW + later_ms)
+    assert part(shown(viewer, WHEEL), "problems").startswith(f"Problems {said} ")
 
 
 @pytest.mark.parametrize("seen", ["", "1", "1.x", "1.-2", "<b>"])
