@@ -15,7 +15,7 @@ DATABASE_EXTRA := $(if $(findstring postgres,$(DATABASE_URL)),$(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:  # two pips at once would spoil the environment
-.PHONY: help venv services redis java test check test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak faults cuts network replicas seeds model hostile clean
+.PHONY: help venv services redis java test test-all check test-stalls test-browser test-django test-orchestrators matrix adopt lint docs dist demo demo-pipeline bench soak faults cuts network replicas seeds model hostile clean
 
 help:  ## list the targets and variables
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 15
@@ -68,22 +68,24 @@ java: $(VENV)/.installed-spark
 # Two lanes beside each other: the start and the end of a suite leave cores idle. Spark's suite has one process, and so one
 # JVM: its code is compiled once. Each suite runs, also after one that failed: a run says all that it has found.
 PYTEST := $(VENV)/bin/python -m pytest
-test: $(VENV)/.installed-test services lint  ## run everything that has to pass
+test: FEWER := -m "not slow"
+test:  ## run what each change has to pass: style, types, and nine of ten tests, which take a quarter of the time
+test-all:  ## run everything that has to pass before a release: kills, years, browsers, clusters as well
+test test-all: $(VENV)/.installed-test services lint
 	@[ -d tests/__pycache__ ] || $(WITH_VENV) $(PYTEST) --collect-only >/dev/null || :  # else all processes compile the same at once
-	@suite() { echo "$$*"; $(WITH_VENV) env "$$@" || code=1; }; code=0; \
+	@suite() { echo "$$*"; $(WITH_VENV) env "$$@" $(FEWER) || code=1; }; code=0; \
 	beside() { export TEST_PORTS=24000; suite $(PYTEST) tests/spark; \
 	  suite $(PYTEST) -n 2 --dist loadgroup $(SITE) tests/admin tests/browser; \
 	  suite SITE_APPS=django_celery_beat $(PYTEST) $(SITE) tests/periodic; return $$code; }; \
 	beside >$(VENV)/beside.log 2>&1 & trap "kill $$!; exit 130" INT; suite $(PYTEST) -n 4 --dist loadgroup; \
 	wait $$! || code=1; cat $(VENV)/beside.log; exit $$code
 
-# Left to `make test`: other servers, the worlds of the simulation, and tests that start processes or take seconds each.
-LEFT := postgres or rabbitmq or test_plugin or test_alerts or test_package or test_same_message or loads_nothing_heavy or \
-  test_takeover or test_losses or test_another_database or files_of_sqlite or a_thousand_times_larger or \
-  (test_promises and (World- or share_shards or shards_of_their_groups))
+# Left to `make test`: other servers, and tests that start processes.
+LEFT := postgres or rabbitmq or test_plugin or test_package or loads_nothing_heavy or test_takeover or test_losses or test_another_database
 
-check: $(VENV)/.installed-test redis lint  ## run what takes seconds: style, types, units, the contract on SQLite and Redis, seeds that replay
-	$(WITH_VENV) $(PYTEST) -n 3 --dist loadgroup tests/unit tests/contract tests/simulation/test_promises.py -k "not ($(LEFT))"
+check: $(VENV)/.installed-test redis lint  ## for every save: style, types, units, the contract on SQLite and Redis, seeds of the simulation
+	$(WITH_VENV) $(PYTEST) -n 3 --dist loadgroup -m "not slow" --hypothesis-profile few tests/unit tests/contract \
+	  tests/simulation/test_promises.py -k "not ($(LEFT))"
 
 test-stalls: $(VENV)/.installed-test services  ## test with schedulers that stall between any two steps: STALLS=0.15, the chance
 	STALLS=$(or $(STALLS),0.15) $(WITH_VENV) $(VENV)/bin/python -m pytest -n 4 --dist loadgroup tests/integration

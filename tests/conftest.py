@@ -71,8 +71,9 @@ def redis_server(_redis_of_the_session: RedisServer) -> RedisServer:
 if "STALLS" in os.environ:
     import_module("tests.kit.stalls")
 
-#: Examples of Hypothesis have no deadline.
+#: Examples of Hypothesis have no deadline; ``make check`` has a tenth of them.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")
 
 #: Tests that start processes, which take the longest: they begin first, and the short ones fill the gaps.

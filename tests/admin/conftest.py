@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 if os.environ.get("DJANGO_SETTINGS_MODULE") != "tests.kit.site.settings":
-    pytest.skip("needs --ds=tests.kit.site.settings, as `make test` says it", allow_module_level=True)
+    pytest.skip("needs --ds=tests.kit.site.settings, as the Makefile says it", allow_module_level=True)
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client

@@ -60,6 +60,7 @@ def test_pages_work_after_a_restart_of_the_server(wheel: Wheel, postgres: Postgr
     assert wheel.status()[0].holder == "host-a"
 
 
+@pytest.mark.slow
 def test_emptied_tables_are_reported(wheel: Wheel, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``manage.py flush`` empties the tables in this way."""
     monkeypatch.setattr("celery_wheel.requests.answers.CHECK_EVERY_S", 0)

@@ -74,6 +74,7 @@ def test_a_page_takes_a_dozen_statements_whatever_the_shards(viewer: Client, ope
     assert 0 < len(statements) <= (MOST_OF_A_POLL if address == "wheel/live/" else MOST)
 
 
+@pytest.mark.slow
 def test_a_filter_of_many_rows_takes_as_few(viewer: Client, opened: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "SCAN", 1)
     monkeypatch.setattr(pages, "SCAN_LEAST", 1)

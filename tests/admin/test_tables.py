@@ -122,6 +122,7 @@ def test_a_store_in_djangos_database_is_used_like_any_other(database: str, tmp_p
     assert "rows 1" in counted.stdout, counted.stderr
 
 
+@pytest.mark.slow
 def test_the_error_of_a_store_that_is_not_migrated_names_the_command(database: str, tmp_path: Path) -> None:
     assert "run: python manage.py migrate django_wheel --database=default" in opening(tmp_path, database).stderr
     check = manage(tmp_path, database, "wheel_migrate_check")
@@ -139,6 +140,7 @@ def test_the_error_of_a_store_that_is_not_migrated_names_the_command(database: s
     assert (check.returncode, "no migration is missing" in check.stdout) == (0, True), check.stderr
 
 
+@pytest.mark.slow
 def test_the_error_of_tables_of_another_version_names_the_command(database: str, tmp_path: Path) -> None:
     migrated(tmp_path, database)
     opening(tmp_path, database)
@@ -149,6 +151,7 @@ def test_the_error_of_tables_of_another_version_names_the_command(database: str,
     assert "was made by an older celery-wheel" in check.stderr
 
 
+@pytest.mark.slow
 def test_a_used_project_that_moves_its_store_into_django_reads_the_way_out_first(database: str, tmp_path: Path) -> None:
     """Django has recorded the migrations by then, so ``migrate`` alone has nothing to apply."""
     migrated(tmp_path, database, SITE_STORE=f"sqlite:///{tmp_path}/wheel.sqlite3")
@@ -168,6 +171,7 @@ def test_a_used_project_that_moves_its_store_into_django_reads_the_way_out_first
     assert opened.returncode == 0, opened.stderr
 
 
+@pytest.mark.slow
 def test_tables_are_made_nowhere_while_the_store_is_a_file_of_its_own(database: str, tmp_path: Path) -> None:
     own = f"sqlite:///{tmp_path}/wheel.sqlite3"
     migrated(tmp_path, database, SITE_STORE=own)

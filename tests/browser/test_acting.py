@@ -19,6 +19,8 @@ from celery_wheel.store.sql.store import SqlStore
 from tests.browser.conftest import NARROW, OPERATOR, BrowsedSite, open_page, width
 from tests.kit.patience import wait_until
 
+pytestmark = pytest.mark.slow
+
 PENDING, WHEEL = "/admin/django_wheel/pending/", "/admin/django_wheel/wheel/"
 
 

@@ -9,6 +9,8 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import VIEWER, BrowsedSite, Visit, open_page
 from tests.kit.job_results import LAST, RUN, hour, leave_forecast, leave_lateness
 
+pytestmark = pytest.mark.slow
+
 #: Returns the colour of a cell as the browser paints it, and its height.
 LOOK = "(cell) => [getComputedStyle(cell).fill, cell.getBBox().height]"
 

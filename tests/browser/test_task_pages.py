@@ -11,6 +11,8 @@ from tests.browser.conftest import NARROW, BrowsedSite, Visit, be_strict, check_
 from tests.kit.job_results import RUN, hour, leave_forecast, leave_lateness
 from tests.kit.patience import patience, wait_until
 
+pytestmark = pytest.mark.slow
+
 ADMIN = "/admin/django_wheel"
 DISPATCHED, PENDING = 6, 4
 PAGES = ["pending/", "history/", "rejected/", "settlement/", "lateness/", "lateness/?task=app.mail", "forecast/"]

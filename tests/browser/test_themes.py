@@ -11,6 +11,8 @@ from tests.browser.conftest import BrowsedSite, Visit, open_page, width
 from tests.kit.patience import wait_until
 from tests.kit.site.running import RunningSite
 
+pytestmark = pytest.mark.slow
+
 ADMIN = "/admin/django_wheel"
 TASKS = 5
 

@@ -51,6 +51,7 @@ def drawn(page: Page, selector: str) -> Locator:
     return found
 
 
+@pytest.mark.slow
 def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: BrowsedSite, store: SqlStore) -> None:
     open_page(page, WHEEL)
     first_s = patience(8)  # all are accepted before
@@ -81,6 +82,7 @@ def test_counts_on_the_page_are_the_stores_while_tasks_flow(page: Page, site: Br
     wait_until(lambda: int(str(age.get_attribute("data-age"))) < 2_000, "the holder was seen lately")
 
 
+@pytest.mark.slow
 def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
     open_page(page, WHEEL)
     bar = drawn(page, "#wheel-day").filter(has_text="40 pending, ").first
@@ -91,6 +93,7 @@ def test_a_click_leads_from_a_bar_to_its_tasks(page: Page) -> None:
     expect(page.locator(".wheel-headline")).to_contain_text("pending")
 
 
+@pytest.mark.slow
 def test_an_arc_of_the_wheel_names_its_bucket_and_opens_its_tasks(page: Page, site: BrowsedSite) -> None:
     eta = datetime.now(UTC) + timedelta(seconds=90)  # of all three: they are in one bucket
     soon = [site.app.send_task("site.soon", (n,), eta=eta).id for n in range(3)]
@@ -106,6 +109,7 @@ def test_an_arc_of_the_wheel_names_its_bucket_and_opens_its_tasks(page: Page, si
     site.app.wheel.cancel(soon)
 
 
+@pytest.mark.slow
 def test_a_herd_is_named_and_opens_its_tasks(page: Page, site: BrowsedSite, store: SqlStore) -> None:
     before, eta = pending(store), datetime.now(UTC) + timedelta(hours=5)
     herd = [site.app.send_task("site.herd", (n,), eta=eta).id for n in range(250)]
@@ -120,6 +124,7 @@ def test_a_herd_is_named_and_opens_its_tasks(page: Page, site: BrowsedSite, stor
     site.app.wheel.cancel(herd)
 
 
+@pytest.mark.slow
 def test_a_pause_is_a_banner_until_it_is_resumed(page: Page) -> None:
     open_page(page, f"{WHEEL}gate/?verb=pause")
     page.select_option("select[name=scope]", "queue")
@@ -135,6 +140,7 @@ def test_a_pause_is_a_banner_until_it_is_resumed(page: Page) -> None:
     expect(page.locator(".wheel-banner")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_open_details_stay_open_when_the_page_refreshes(page: Page) -> None:
     open_page(page, WHEEL)
     page.locator("#internals summary").click()
@@ -146,6 +152,7 @@ def test_open_details_stay_open_when_the_page_refreshes(page: Page) -> None:
     assert page.locator(".wheel-level").count() >= 1
 
 
+@pytest.mark.slow
 def test_every_drawing_has_a_table_for_the_keyboard(page: Page) -> None:
     open_page(page, WHEEL)
     page.get_by_text("Drawings as tables").click()
@@ -154,6 +161,7 @@ def test_every_drawing_has_a_table_for_the_keyboard(page: Page) -> None:
     expect(page.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_a_slow_ring_turns_unless_motion_is_unwanted(visit: Visit, site: BrowsedSite, motion: str) -> None:
     soon = site.app.send_task("site.soon", countdown=90)
@@ -165,6 +173,7 @@ def test_a_slow_ring_turns_unless_motion_is_unwanted(visit: Visit, site: Browsed
     site.app.wheel.cancel(soon)
 
 
+@pytest.mark.slow
 def test_light_and_dark_follow_the_admins_theme(visit: Visit) -> None:
     colours = set()
     for scheme in ("light", "dark"):
@@ -174,6 +183,7 @@ def test_light_and_dark_follow_the_admins_theme(visit: Visit) -> None:
     assert len(colours) == 2
 
 
+@pytest.mark.slow
 def test_without_a_script_the_page_is_complete(plain: Page) -> None:
     count = plain.locator("#wheel-pending-count")
 
@@ -189,6 +199,7 @@ def test_without_a_script_the_page_is_complete(plain: Page) -> None:
     expect(plain.locator("#wheel-pending tbody tr").first).to_contain_text("site.later")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("address", ["", "?tables=1"])
 def test_axe_finds_nothing(visit: Visit, scheme: str, address: str) -> None:
@@ -205,6 +216,7 @@ def test_a_strict_policy_of_contents_forbids_nothing_of_the_page(page: Page) -> 
     assert refused == []
 
 
+@pytest.mark.slow
 def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: BrowsedSite) -> None:
     open_page(page, WHEEL)
     site["beat"].kill()
@@ -217,6 +229,7 @@ def test_the_page_reports_a_lost_holder_and_a_lost_server(page: Page, site: Brow
     expect(page.locator("#wheel-lost")).to_be_hidden(timeout=patience(30_000))
 
 
+@pytest.mark.slow
 def test_the_keyboard_focus_is_kept_and_the_page_can_be_paused(page: Page) -> None:
     open_page(page, WHEEL)
     refreshed(page)

@@ -40,6 +40,7 @@ KILLS = 5
 CHUNK = 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "broker"), [("sqlite", "redis"), ("postgresql", "rabbitmq")])
 def test_no_task_is_lost_or_early_and_second_copies_are_marked(tmp_path: Path, store: str, broker: str) -> None:
     """Each store and each broker is in one pair; ``make faults`` has all four."""
@@ -48,6 +49,7 @@ def test_no_task_is_lost_or_early_and_second_copies_are_marked(tmp_path: Path, s
     assert turn.is_clean, turn.said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CUTS)
 def test_a_cut_costs_one_chunk_at_most(tmp_path: Path, rabbit_server: RabbitServer, kind: str) -> None:
     with Proxy(tmp_path, rabbit_server.port) as proxy:
@@ -63,6 +65,7 @@ def test_a_cut_costs_one_chunk_at_most(tmp_path: Path, rabbit_server: RabbitServ
         assert found.unmarked == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_each_instant_is_sent_once_over_kills(tmp_path: Path, kind: str) -> None:
     with stack_on(kind, tmp_path, SEED) as stack:
@@ -74,6 +77,7 @@ def test_each_instant_is_sent_once_over_kills(tmp_path: Path, kind: str) -> None
         assert not stack.skips()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["redis-sqlite", pytest.param("rabbitmq-postgresql", marks=ON_RABBITMQ)])
 def test_no_group_has_more_in_flight_than_its_limit_over_kills(
     tmp_path: Path, request: pytest.FixtureRequest, pair: str
@@ -95,6 +99,7 @@ def test_no_group_has_more_in_flight_than_its_limit_over_kills(
         assert verdict.at_limit > 10, "the limits were reached"
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_cut_off_from_the_store_sends_nothing_twice(tmp_path: Path) -> None:
     a, b = SCHEDULERS
     with (

@@ -119,6 +119,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("synchronous", "deaf", "loses"),
     [("FULL", "", False), ("OFF", "", True), ("FULL", "-wal", True), ("FULL", "a.db", True)],
@@ -157,6 +158,7 @@ def has_commits(path: Path, count: int, copy: Path) -> bool:
     return all(rows.get(n) == 1 + n % 7 for n in range(count)) and all(rows[n] == 1 + n % 7 for n in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
 def test_schedulers_lose_nothing_over_cuts(tmp_path: Path, store: str) -> None:
     with stack_of_cuts(store, tmp_path, 7) as stack:
@@ -166,6 +168,7 @@ def test_schedulers_lose_nothing_over_cuts(tmp_path: Path, store: str) -> None:
     assert verdict.with_unsynced, "something could have been lost"
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("recordings")
 @pytest.mark.parametrize(
     ("store", "durability", "fsync", "deaf", "loses"),

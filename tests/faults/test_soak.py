@@ -27,6 +27,7 @@ def kept() -> Iterator[Path]:
         yield Path(folder) / "kept"
 
 
+@pytest.mark.slow
 def test_a_second_run_goes_on_with_the_folder_of_the_first(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gauges, "EVERY_S", 1.0)
     verdicts, runs = [], []

@@ -18,6 +18,7 @@ SEED = int(os.environ.get("WHEEL_FAULT_SEED", "7"))
 POSITIVES = 150
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [STORES[0], pytest.param(STORES[1], marks=ON_RABBITMQ)])
 def test_each_answer_is_true_over_kills(tmp_path: Path, store: str) -> None:
     with stack_on(store, tmp_path, SEED) as stack:

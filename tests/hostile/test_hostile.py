@@ -49,6 +49,7 @@ def test_hostile_messages_break_no_promise(name: str, tmp_path: Path) -> None:
     assert judge.counts["accepted"] + judge.counts["acted on"] > 0
 
 
+@pytest.mark.slow
 def test_hostile_rows_of_django_celery_beat_are_read_or_refused() -> None:
     """In a process of its own: the site's settings are for the whole process."""
     command = [sys.executable, "-m", "tests.hostile", "django-celery-beat", "--blind", f"--count={2 * BATCH}"]

@@ -44,6 +44,7 @@ def test_a_model_without_a_rule_is_refused(variant: Model) -> None:
         explore(variant)
 
 
+@pytest.mark.slow
 def test_the_models_accept_what_the_engine_does() -> None:
     for seed in seeds(5):
         judge_all(seed)

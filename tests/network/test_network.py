@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from tests.kit.patience import patience
 from tests.network.scenario import KINDS, SECONDS, SERVERS, WHO, Trouble, judged, suffer, troubles
 from tests.network.stack import Hosts
@@ -11,6 +13,7 @@ from tests.network.stack import Hosts
 STORE_S, BROKER_S = 3, 10
 
 
+@pytest.mark.slow
 def test_a_holder_that_is_cut_off_from_one_server_is_replaced(tmp_path: Path) -> None:
     with Hosts(tmp_path, "redis", 7) as hosts:
         costs = [suffer(hosts, Trouble("victim", (server,), "whole", patience(12))) for server in ("store", "broker")]

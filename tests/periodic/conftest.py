@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 if os.environ.get("SITE_APPS") != "django_celery_beat":
-    pytest.skip("needs SITE_APPS=django_celery_beat and --ds, as `make test` says it", allow_module_level=True)
+    pytest.skip("needs SITE_APPS=django_celery_beat and --ds, as the Makefile says it", allow_module_level=True)
 
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 

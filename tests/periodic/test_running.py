@@ -20,6 +20,8 @@ from tests.kit.patience import patience, wait_until
 from tests.kit.servers.redis import RedisServer
 from tests.kit.site.running import RunningSite, migrated
 
+pytestmark = pytest.mark.slow
+
 #: An edit is live within a second: POLL_S and the rounds of the engine, on a machine that has time for them.
 LIVE_S = 1.0
 

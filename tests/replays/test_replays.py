@@ -76,6 +76,7 @@ def test_every_released_version_has_a_replay() -> None:
     assert all(file.stat().st_size < 400_000 for folder in places.folders() for file in folder.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", places.folders(), ids=lambda folder: folder.name)
 def test_this_version_reads_migrates_adopts_and_dispatches_a_replay(bring: Bring, folder: Path) -> None:
     replay = bring(folder)

@@ -16,6 +16,7 @@ from tests.replicas.queues import LENGTH, TASKS, overflow
 from tests.replicas.stand import SAID, Account
 
 
+@pytest.mark.slow
 def test_the_schedulers_say_how_many_accepted_tasks_a_promoted_replica_lacks(tmp_path: Path) -> None:
     account = postgres.promote(tmp_path, 7, 1, synchronous=False, proxy=True)
     print(account)
@@ -23,6 +24,7 @@ def test_the_schedulers_say_how_many_accepted_tasks_a_promoted_replica_lacks(tmp
     assert account.said == account.gone > 0
 
 
+@pytest.mark.slow
 def test_writes_that_redis_lost_are_dispatched_again(tmp_path: Path) -> None:
     account = sentinel.fail_over(tmp_path, 7, 1)
     print(account)
@@ -30,6 +32,7 @@ def test_writes_that_redis_lost_are_dispatched_again(tmp_path: Path) -> None:
     assert account.counts["published again by the schedulers' own count"]
 
 
+@pytest.mark.slow
 @ON_RABBITMQ
 @pytest.mark.parametrize(
     ("policy", "waiting", "arrived"), [("reject-publish", TASKS - LENGTH, TASKS), ("drop-head", 0, LENGTH)]

@@ -9,6 +9,7 @@ from tests.simulation.many import Tally, run_many, run_part
 from tests.simulation.worlds import WORLDS
 
 
+@pytest.mark.slow
 def test_parts_add_up(tmp_path: Path) -> None:
     file = tmp_path / "tally.json"
     for first in (0, 3):
@@ -55,6 +56,7 @@ def test_a_promise_that_breaks_by_aimed_faults_is_named_with_its_aims(monkeypatc
     assert found.endswith("seed 1 redis --minimise --aim 'settle: applied' 'crash'")
 
 
+@pytest.mark.slow
 def test_a_fault_comes_at_a_step_where_it_is_aimed() -> None:
     cell = "settle: applied", "crash"
     met = [run_part("redis", 0, 10, frozenset(aims)).meetings.met[cell] for aims in ([], [cell])]

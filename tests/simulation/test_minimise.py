@@ -8,6 +8,7 @@ from tests.simulation.planted import PLANTED
 from tests.simulation.world import World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["queue_peeked_before_the_inbox_is_read", "key_without_a_look"])
 def test_a_history_is_shortened_to_the_events_that_break_the_same_promise(bug: str) -> None:
     plant, seed = next((plant, seed) for plant, seed in PLANTED if plant.__name__ == bug)

@@ -17,6 +17,7 @@ from tests.simulation.worlds import violation_of
 ADDRESS = re.compile("0x[0-9a-f]+")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("plant", "known"), PLANTED, ids=[plant.__name__ for plant, _ in PLANTED])
 def test_a_planted_bug_is_found(plant: Plant, known: int) -> None:
     with plant() as broken:

@@ -108,14 +108,14 @@ SEEDS, SEEDS_OF_SCHEDULES, SEEDS_WITH_PACKS, SEEDS_OF_GROUPS = 170, 20, 30, 40
 @pytest.mark.parametrize(
     ("world", "count", "events"),
     [
-        (World, SEEDS, HAPPENS),
-        (RabbitWorld, SEEDS, HAPPENS_ON_RABBITMQ),
+        pytest.param(World, SEEDS, HAPPENS, marks=pytest.mark.slow),
+        pytest.param(RabbitWorld, SEEDS, HAPPENS_ON_RABBITMQ, marks=pytest.mark.slow),
         (RecurringWorld, SEEDS_OF_SCHEDULES, HAPPENS_TO_SCHEDULES),
-        (RecurringRabbitWorld, SEEDS_OF_SCHEDULES, HAPPENS_TO_SCHEDULES),
+        pytest.param(RecurringRabbitWorld, SEEDS_OF_SCHEDULES, HAPPENS_TO_SCHEDULES, marks=pytest.mark.slow),
         (GroupWorld, SEEDS_OF_GROUPS, HAPPENS_TO_GROUPS),
-        (GroupRabbitWorld, SEEDS_OF_GROUPS, HAPPENS_TO_GROUPS),
+        pytest.param(GroupRabbitWorld, SEEDS_OF_GROUPS, HAPPENS_TO_GROUPS, marks=pytest.mark.slow),
         (PackWorld, SEEDS_WITH_PACKS, HAPPENS_WITH_PACKS),
-        (RabbitPackWorld, SEEDS_WITH_PACKS, HAPPENS_WITH_PACKS),
+        pytest.param(RabbitPackWorld, SEEDS_WITH_PACKS, HAPPENS_WITH_PACKS, marks=pytest.mark.slow),
     ],
 )
 def test_no_promise_breaks(world: type[World], count: int, events: list[str]) -> None:

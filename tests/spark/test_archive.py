@@ -83,6 +83,7 @@ def add_events(one: Site, at_ms: int) -> None:
     one.holder.apply(moves=[rest], outcomes=[outcome])
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, filled: Site, folder: Path) -> None:
     first = archive(filled, folder)
@@ -110,6 +111,7 @@ def test_each_event_is_in_its_day_once_over_runs(spark: SparkSession, filled: Si
     assert (done.exit_code, "no manifest that says which files count" in done.stderr) == (1, True), done.output
 
 
+@pytest.mark.slow
 def test_events_are_in_order(spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock always goes backwards, and no run reads or writes the files of an earlier one."""
     monkeypatch.setattr(ArchiveFolder, "read", broken)
@@ -144,6 +146,7 @@ def broken(*_: object, **__: object) -> None:
     raise Broken
 
 
+@pytest.mark.slow
 def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, one: Site, folder: Path) -> None:
     for n in range(3):
         add_events(one, NOW + DAY_MS * (n % 2))
@@ -166,6 +169,7 @@ def test_small_files_are_compacted_and_removed_a_day_later(spark: SparkSession, 
     assert (again.exit_code, again.stdout) == (0, "no day has more files than its events need\n"), again.output
 
 
+@pytest.mark.slow
 def test_large_days_are_sorted(spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_module, "ROWS_A_FILE", 4)
     fill(one)
@@ -180,6 +184,7 @@ def test_large_days_are_sorted(spark: SparkSession, one: Site, folder: Path, mon
     assert compact(spark, folder).days == {}
 
 
+@pytest.mark.slow
 def test_old_manifests_are_gone(spark: SparkSession, one: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("celery_wheel.archive.reader", "celery_wheel.pipeline.archive"):
         monkeypatch.setattr(f"{module}.GROUP", 2)

@@ -34,6 +34,7 @@ def erase(folder: Path, *options: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_events_of_a_group_are_erased_and_all_others_stay(spark: SparkSession, one: Site, folder: Path) -> None:
     add_events(one, NOW)
     archive(one, folder)

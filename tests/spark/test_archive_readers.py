@@ -112,6 +112,7 @@ def test_the_columns_of_the_first_version_stay() -> None:
     assert (len(COLUMNS) == len(words) // 2) == (VERSION == 1), "a new column needs a new version"
 
 
+@pytest.mark.slow
 def test_a_new_column_is_null_in_olds(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older version had no ``size``; this one reads its archive, and appends to it."""
     folder = ArchiveFolder(spark, f"{tmp_path}/archive")

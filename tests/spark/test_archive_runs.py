@@ -357,6 +357,7 @@ class Race:
                 self.add()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_each_archived_event_is_read_once_beside_any_run(one: Site, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     race = Race(seed, one, monkeypatch)

@@ -142,6 +142,7 @@ class Walk:
             assert (left, connection.scalar(select(func.sum(schema.shard.c.history_bytes)))) == ([0, 0, 0], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_only_archived_events_are_removed_and_in_the_end_all_are(tmp_path: Path, seed: int) -> None:
     walk = Walk(seed, f"sqlite:///{tmp_path}/wheel.sqlite3")

@@ -77,6 +77,7 @@ def test_each_job_runs_over_spark_connect_on_the_executors(cluster: Cluster) -> 
     assert files(cluster.folder / "client" / "history")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(800)
 def test_each_row_is_written_once_after_kills_of_executor_and_driver(spark: SparkSession, after_kills: Cluster) -> None:
     one, target = after_kills.one, str(after_kills.folder / "history")
@@ -87,6 +88,7 @@ def test_each_row_is_written_once_after_kills_of_executor_and_driver(spark: Spar
     assert found == Counter(row.id for row in after_kills.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(800)
 def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, half: HalfDone) -> None:
     rows = test_write.ROWS
@@ -99,6 +101,7 @@ def test_a_load_whose_driver_was_killed_is_resumed(spark: SparkSession, half: Ha
     assert before <= stamped_chunks(half.loaded.store), "the written part was kept"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(800)
 def test_a_micro_batch_whose_driver_was_killed_is_loaded_once_by_the_next(spark: SparkSession, half: HalfDone) -> None:
     """A part of the second micro-batch was written."""
@@ -112,6 +115,7 @@ def test_a_micro_batch_whose_driver_was_killed_is_loaded_once_by_the_next(spark:
     assert numbers(store) == [*range(80)]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(800)
 def test_a_driver_is_killed_while_it_archives(spark: SparkSession, half: HalfDone) -> None:
     """One of its two tasks is done, the other is not; ``compact`` removes the files when they are old."""

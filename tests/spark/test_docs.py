@@ -27,6 +27,7 @@ PAGE = (DOCS / "pipeline.md").read_text()
 LOADING = (DOCS / "loading.md").read_text()
 
 
+@pytest.mark.slow
 def test_examples_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(examples) >= 4
@@ -45,6 +46,7 @@ def test_examples_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys:
     assert re.search(r"2027-01-15 *\| *rejected *\| *1 *\|", shown)
 
 
+@pytest.mark.slow
 def test_the_loads_and_streams_of_the_page_run(spark: SparkSession, one: Site, tmp_path: Path) -> None:
     columns = "id AS user, 'a@example.org' AS address, timestamp '2030-01-01' AS ends_at, id AS trial"
     spark.sql(f"SELECT {columns} FROM range(3)").coalesce(1).write.parquet(f"{tmp_path}/lake/trials")
@@ -78,6 +80,7 @@ def names(table: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
 
 
+@pytest.mark.slow
 def test_job_pages_run(spark: SparkSession, filled: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [scheduled, executed] = next(found for found in map(str.splitlines, blocks("json")) if len(found) == 2)
     (tmp_path / "scheduled.jsonl").write_text(f"{scheduled}\n")
@@ -134,6 +137,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_examples_of_schedule_run(spark: SparkSession, one: Site, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CELERY_WHEEL_STORE", one.url)
     monkeypatch.setattr(cli, "_start_session", lambda *_: spark)

@@ -40,6 +40,7 @@ def jobs(spark: SparkSession, tmp_path: Path, one: Site) -> JobRunner:
     return JobRunner(tmp_path, one.url, tmp_path)
 
 
+@pytest.mark.slow
 def test_each_departure_is_pending_once_at_its_instant(
     jobs: JobRunner, one: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

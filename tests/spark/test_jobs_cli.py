@@ -42,6 +42,7 @@ def test_the_help_lists_every_job() -> None:
         assert text in " ".join(call(name, "--help").output.split())
 
 
+@pytest.mark.slow
 def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -> None:
     objectives = ("--objective", "queue_1=300ms", "--objective", "*=5s")
     arguments = ("lateness", "--input", archive, "--output", tmp_path / "out", *objectives)
@@ -65,6 +66,7 @@ def test_lateness_of_an_archive(spark: SparkSession, archive: str, tmp_path: Pat
     assert Path(found.summary["picture"]).read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_tune_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -> None:
     done = call("tune", "--input", archive, "--output", tmp_path, "--ticks", "1,1000", "--sizes", "20,64", "--json")
     assert done.exit_code == 0, done.output
@@ -78,6 +80,7 @@ def test_tune_of_an_archive(spark: SparkSession, archive: str, tmp_path: Path) -
     assert (tmp_path / "tune.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_forecast_of_a_store(spark: SparkSession, filled: Site, tmp_path: Path) -> None:
     options = ["--store", filled.url, "--now", NOW + 1_000, "--to", NOW + 60_000, "--rate", "2/s", "--herd", 2]
     done = call("forecast", *options, "--output", tmp_path / "out", "--json")
@@ -137,6 +140,7 @@ def test_an_unusable_input_is_an_error_of_one_line(spark: SparkSession, tmp_path
     assert str(tmp_path) in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_process_prints_an_error_of_one_line_and_none_of_java(java: None, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "celery_wheel.pipeline", "tune", "--input", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -204,6 +204,7 @@ def new_rows(stream_reader: WheelStreamReader, start: dict[str, Any], end: dict[
     )
 
 
+@pytest.mark.slow
 @on_sqlite  # on PostgreSQL with a cluster: ``test_cluster``
 def test_each_row_of_history_is_written_once(spark: SparkSession, one: Site, tmp_path: Path) -> None:
     target, checkpoint = str(tmp_path / "history"), str(tmp_path / "checkpoint")

@@ -46,6 +46,7 @@ def log(path: Path, *lines: dict[str, Any] | str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_every_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     """The name of a task is its finding."""
     at, before, after = "2027-01-15T08:00:00.001Z", "2027-01-15T07:59:59.997Z", "2027-01-15T09:00:01+01:00"
@@ -87,6 +88,7 @@ def test_every_kind_of_finding(spark: SparkSession, tmp_path: Path) -> None:
     assert (output / "reconcile.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_an_allowed_finding_is_no_failure(spark: SparkSession, tmp_path: Path) -> None:
     scheduled = log(tmp_path / "s.jsonl", {"task_id": "a", "eta": ETA}, {"task_id": "b", "eta": ETA})
     executed = log(tmp_path / "e.jsonl", *({"task_id": name, "started": ETA} for name in "aab"))
@@ -97,6 +99,7 @@ def test_an_allowed_finding_is_no_failure(spark: SparkSession, tmp_path: Path) -
     assert (allowed.exit_code, "duplicated: 1 (allowed)" in allowed.stdout) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_store_names_the_scheduled_and_dispatched_tasks(
     spark: SparkSession, filled: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ def test_the_store_names_the_scheduled_and_dispatched_tasks(
     assert (summary["dispatched"], summary["ran"], done.exit_code) == (len(set(ids)), len(set(ids)) - 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logged", [True, False])
 def test_a_retry_that_the_log_tells_is_no_finding(spark: SparkSession, one: Site, tmp_path: Path, logged: bool) -> None:
     """The store knows the messages, and not whether the second of them is a retry; a further run is a finding."""
@@ -147,6 +151,7 @@ def notes(rng: random.Random, ids: list[str]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logged", [True, False])
 def test_the_job_and_the_judge_of_the_fault_tests_agree(spark: SparkSession, tmp_path: Path, logged: bool) -> None:
     rng = random.Random(5)
@@ -380,6 +385,7 @@ def assert_found(found: JobResults, logs: PlantedLogs) -> None:
     assert found.summary["rejects"] == logs.rejects
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("known", "absent"),
     [
@@ -415,6 +421,7 @@ def fill_store(one: Site, logs: PlantedLogs) -> None:
     one.holder.accept(NOW + 9 * HOUR_MS, task_id="task of the store, pending")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [True, False], ids=["retries", "no retries"])
 def test_planted_faults_are_found_beside_a_store(spark: SparkSession, one: Site, tmp_path: Path, retries: bool) -> None:
     """The log says what was scheduled, the store what was dispatched: its messages have numbers of their own."""

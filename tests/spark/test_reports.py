@@ -93,6 +93,7 @@ def test_a_herd_exceeds_the_ten_minutes_before_it(spark: SparkSession) -> None:
     assert [tuple(task) for task in second.tasks] == [(80, "app.campaign"), (15, "app.remind"), (5, "app.mail")]
 
 
+@pytest.mark.slow
 def test_the_first_second_of_a_steady_load_is_no_herd(spark: SparkSession) -> None:
     """Neither without knowledge of the time before it, nor with the ten minutes before it."""
     rows = due(spark, steady(range(700), 30))
@@ -144,6 +145,7 @@ def test_lateness_agrees(spark: SparkSession, path: str) -> None:
     assert agreement.lateness(lateness.hours(dispatched, limits), path, limits) > 1_000
 
 
+@pytest.mark.slow
 def test_herds_agree(spark: SparkSession, path: str) -> None:
     due, _ = forecast.due(spark.read.parquet(path))
     found = forecast.herds(due, duck.START_MS // 1_000, duck.START_MS // 1_000, 20, {})
@@ -151,6 +153,7 @@ def test_herds_agree(spark: SparkSession, path: str) -> None:
     assert agreement.minutes(forecast.minutes(due, 0, 2**40), path) > 2_000
 
 
+@pytest.mark.slow
 def test_the_costs_of_wheels_agree(spark: SparkSession, path: str) -> None:
     pairs, _ = tune.pairs(spark.read.parquet(path))
     shapes = [WheelShape(1, 512), WheelShape(10, 20), WheelShape(1_000, 16)]

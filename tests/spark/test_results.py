@@ -109,6 +109,7 @@ def call(*arguments: object) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.slow
 def test_forecast_of_many_seconds(spark: SparkSession, tmp_path: Path, fetched: list[int]) -> None:
     queue = f.concat(f.lit("queue_"), f.col("id") % QUEUES).alias("queue")
     due_ms = ((NOW_S + f.floor(f.col("id") / QUEUES)) * 1_000).alias("due_ms")
@@ -122,6 +123,7 @@ def test_forecast_of_many_seconds(spark: SparkSession, tmp_path: Path, fetched: 
     assert table.equals(table.sort_by([("second", "ascending"), ("queue", "ascending")])), "the parts are in order"
 
 
+@pytest.mark.slow
 def test_reconcile_of_a_large_loss(spark: SparkSession, tmp_path: Path, fetched: list[int]) -> None:
     ids = spark.range(ROWS).select(f.col("id").cast("string").alias("task_id"))
     ids.withColumn("eta", f.timestamp_seconds(f.lit(NOW_S))).write.parquet(f"{tmp_path}/scheduled")
@@ -134,6 +136,7 @@ def test_reconcile_of_a_large_loss(spark: SparkSession, tmp_path: Path, fetched:
     assert JobResults(tmp_path / "out").read_rows("findings", ["task_id"], 3)[1] == ROWS - 1
 
 
+@pytest.mark.slow
 def test_lateness_of_many_tasks(spark: SparkSession, tmp_path: Path, fetched: list[int]) -> None:
     task = f.concat(f.lit("task_"), f.col("id") % (ROWS // 4)).alias("task")
     values = {"queue": f.lit("mail"), "dispatched": f.timestamp_seconds(f.lit(NOW_S)), "lateness_ms": f.col("id")}

@@ -47,6 +47,7 @@ def call(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, one: Site, flight
     return run
 
 
+@pytest.mark.slow
 def test_a_dry_run_reports_the_load_and_writes_nothing(call: Any, one: Site, tmp_path: Path) -> None:
     found = call("--dry-run", "--id", "flight", "--output", str(tmp_path / "out"))
     assert found.exit_code == 0, found.output
@@ -65,6 +66,7 @@ def test_a_dry_run_reports_the_load_and_writes_nothing(call: Any, one: Site, tmp
     assert (tmp_path / "out" / "schedule.png").stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_a_batch_is_loaded_once(call: Any, one: Site) -> None:
     first, second = (json.loads(call("--batch", name, "--id", "flight").stdout) for name in ("november", " november "))
     assert (first["loaded"], first["was_loaded"]) == (600, False)
@@ -76,6 +78,7 @@ def test_a_batch_is_loaded_once(call: Any, one: Site) -> None:
     assert listed(one) == [("november", COMMITTED, 600)]
 
 
+@pytest.mark.slow
 def test_a_fold_may_be_refused_and_jitter_spreads_a_herd(call: Any) -> None:
     summary = json.loads(call("--dry-run", "--fold", "reject", "--jitter", "10m").stdout)
     assert summary["good"] == 480 + 1  # the row without a flight is valid without --id
@@ -87,6 +90,7 @@ CAMPAIGN = ("--sql", "SELECT * FROM rows")
 KWARGS: list[dict[str, Any]] = [{"note": 'a "b"\n, ü \x1e'}, {"path": "C:\\new"}, {"a": None, "nest": {"b": [1, None]}}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "form", "options"),
     [
@@ -125,6 +129,7 @@ def test_a_csv_with_another_separator_is_named(call: Any, tmp_path: Path) -> Non
     assert "its values seem to be separated by ';'; give --delimiter ';'" in found.output
 
 
+@pytest.mark.slow
 def test_a_herd_of_pending_tasks_is_no_herd_of_a_load_beside_it(call: Any, one: Site, tmp_path: Path) -> None:
     at_ms = int(datetime(2031, 1, 1, 15, tzinfo=UTC).timestamp() * 1_000)
     one.holder.accept(*[at_ms] * 500, queue="gates")
@@ -135,6 +140,7 @@ def test_a_herd_of_pending_tasks_is_no_herd_of_a_load_beside_it(call: Any, one: 
         assert [herd["n"] for herd in found["worst_herds"]] == herds, local
 
 
+@pytest.mark.slow
 def test_a_load_without_valid_rows_does_not_use_up_its_name(call: Any, one: Site) -> None:
     bad = call("--batch", "november", "--sql", "SELECT 'never' AS local FROM rows")
     summary = json.loads(bad.stdout)

@@ -45,6 +45,7 @@ def is_half_written(store: SqlStore, number: int) -> bool:
     return any(one.rows for one in store.loads.latest() if one.load.name.endswith(f"/{number}"))
 
 
+@pytest.mark.slow
 @on_both
 def test_a_micro_batch_is_a_load_and_is_resumed(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     write_file(tmp_path, 0, range(30))
@@ -62,6 +63,7 @@ def test_a_micro_batch_is_a_load_and_is_resumed(spark: SparkSession, url: str, s
     assert numbers(store) == [*range(60)], "micro-batch 1 was repeated by Spark, and loaded once"
 
 
+@pytest.mark.slow
 def test_a_killed_part_is_written_once(spark: SparkSession, url: str, store: SqlStore, tmp_path: Path) -> None:
     """All of Spark's Python processes are killed with ``kill -9`` while a part is half written."""
     write_file(tmp_path, 0, range(10))
@@ -111,6 +113,7 @@ def test_a_failed_micro_batch_is_loaded_once(spark: SparkSession, url: str, stor
     assert numbers(store) == [*range(60)]
 
 
+@pytest.mark.slow
 def test_another_checkpoint_is_refused_and_another_name_loads_a_key_once(
     spark: SparkSession, url: str, store: SqlStore, tmp_path: Path
 ) -> None:

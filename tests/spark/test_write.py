@@ -97,6 +97,7 @@ def test_a_load_has_the_messages_of_apply_async(spark: SparkSession, one: Site) 
     assert len({one.envelope_id for one in repeated}) == 100
 
 
+@pytest.mark.slow
 @on_both
 def test_a_failed_load_leaves_nothing_and_a_retry_writes_once(spark: SparkSession, one: Site, tmp_path: Path) -> None:
     rows = heavy(spark)

@@ -72,6 +72,7 @@ def test_the_name_of_a_test_has_a_subject() -> None:
     assert [found[0] for _, text in modules("tests") for found in name.finditer(text)] == []
 
 
+@pytest.mark.slow
 def test_every_command_and_page_in_a_text_for_people_can_be_followed_as_printed() -> None:
     """``celery wheel`` needs ``-A``; a shell reads ``<project>`` as a file; an installed user has no folder docs/."""
     found = [
@@ -91,6 +92,7 @@ def printed(tree: ast.AST) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.slow
 def test_no_sentence_opens_without_a_subject() -> None:
     headless = []
     for name, text in modules(*PACKAGES, "example_project", "tests"):

@@ -84,6 +84,7 @@ def test_every_room_stands_on_a_floor() -> None:
     assert rooms - {"__init__"} == set(FLOOR) - {"django_wheel"}
 
 
+@pytest.mark.slow
 def test_a_module_imports_only_rooms_of_lower_floors() -> None:
     upward = []
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -112,6 +113,7 @@ def test_only_the_pipeline_knows_spark_and_only_results_are_read_by_arrow(librar
     assert [name for name in importing if not name.startswith(rooms)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(NEVER))
 def test_an_import_loads_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print('\\n'.join(sys.modules))"
@@ -149,6 +151,7 @@ def test_only_the_store_knows_its_tables() -> None:
     assert [name for name in sorted(paths) if not name.startswith(KNOW_TABLES)] == []
 
 
+@pytest.mark.slow
 def test_a_scheduler_on_windows_says_that_it_does_not_run_there_and_a_producer_runs() -> None:
     program = (
         "import sys, celery.beat, celery.bin.celery, celery.fixups.django, kombu.transport.memory\n"

@@ -57,6 +57,7 @@ def files(package: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in paths}
 
 
+@pytest.mark.slow
 def test_the_same_commit_gives_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
     again = build_in(tmp_path)  # the files were copied anew, so each has another time
     assert again.read_bytes() == wheel.read_bytes()
@@ -110,6 +111,7 @@ def test_the_wheel_carries_nothing_else(built: set[str]) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {*PACKAGES, "pyspark_wheel.py"}
 
 
+@pytest.mark.slow
 def test_spark_can_import_the_wheel_as_it_is(wheel: Path) -> None:
     """``spark-submit --py-files`` puts the file itself on the path of the executors."""
     program = (

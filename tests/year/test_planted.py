@@ -8,6 +8,7 @@ from tests.year.planted import FORTNIGHT, MONTH, ON_RABBITMQ, PLANTED, SHARED, S
 from tests.year.world import Year
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_bug_of_age_is_found(plant: Plant) -> None:
     with plant() as options, pytest.raises((Violation, Spin)) as found:
@@ -22,6 +23,7 @@ def test_at_least_twenty_bugs_are_planted() -> None:
     assert len(PLANTED) >= 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [FORTNIGHT, MONTH, SHORT, SPRING, SHARED, ON_RABBITMQ],

@@ -15,6 +15,7 @@ HAPPENS = ("pushed", "occurrences", "ends of runs", "told", "entries edited", "h
 HAPPENS += ("holder killed", "clock stepped", "idle hours", "broker refused", "store refused", "store full")
 
 
+@pytest.mark.slow
 @as_long_as_it_takes
 @pytest.mark.timeout(600)
 def test_nothing_dies_of_old_age() -> None:

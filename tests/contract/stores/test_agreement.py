@@ -98,6 +98,7 @@ class Pair:
         self.same(lambda store: store.known(0, envelopes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_any_history_reads_the_same(sql_store: SqlStore, seed: int) -> None:
     pair = Pair(sql_store, model()(), seed)

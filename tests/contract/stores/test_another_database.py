@@ -20,6 +20,8 @@ from tests.contract.stores.test_tables import rows_of
 from tests.kit.holder import NOW, Holder
 from tests.kit.processes import Process
 
+pytestmark = pytest.mark.slow
+
 #: Not moved, or written by each opening; and the log that has the move itself.
 LEFT = ("wheel_scheduler", "wheel_meta", "wheel_audit", "wheel_audit_chain")
 

@@ -240,6 +240,7 @@ def exported(store: SqlStore, **options: Any) -> bytes:
     return "".join(export(store, AuditCriteria(), NO_MASK, **options)).encode()
 
 
+@pytest.mark.slow
 def test_each_change_of_an_export_is_found(sql_store: SqlStore, sql_holder: Holder, second: Holder, check: Any) -> None:
     write(sql_holder, 3)
     write(second, 2)

@@ -14,6 +14,8 @@ from celery_wheel.store.sql.browse import pages
 from celery_wheel.store.sql.store import SqlStore
 from tests.kit.holder import NOW, Holder, hour_of, place
 
+pytestmark = pytest.mark.slow
+
 TASKS, QUEUES, LANES = ("app.a", "app.b", "app.rare"), ("x", "y"), (0, 1, 2)
 GROUPS = ("tenant:1", "tenant:2")
 HOURS = 6

@@ -114,6 +114,7 @@ def test_a_due_task_is_dispatched_between_two_steps(rig: BulkRig) -> None:
     assert rig.part().progress.results == {"done": 9}
 
 
+@pytest.mark.slow
 def test_the_filter_leaves_other_and_later_tasks_out(rig: BulkRig) -> None:
     for n, (key, group, queue) in enumerate((("a", None, "q"), ("b", None, "q"), (None, "g", "q"), (None, None, "r"))):
         rig.send(f"t{n}", 60_000 + n, key=key, group=group, queue=queue, routing_key=queue)
@@ -321,6 +322,7 @@ class BulkWalk:
         assert sum(self.rig.sql.pending(0).values()) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_counts_are_those_of_the_store(rig: BulkRig, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     walk = BulkWalk(rig, seed)
@@ -338,6 +340,7 @@ def test_the_counts_are_those_of_the_store(rig: BulkRig, seed: int, monkeypatch:
     walk.run()
 
 
+@pytest.mark.slow
 def test_a_holder_that_counts_what_it_did_not_commit_is_found(rig: BulkRig, monkeypatch: pytest.MonkeyPatch) -> None:
     def add(self: BulkProgress, results: Any, problems: Any, after: Any) -> None:
         self.results = {"done": self.count + sum(results.values()) + 1}

@@ -164,6 +164,7 @@ def with_mark(files: Iterable[Path]) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
+@pytest.mark.slow
 def test_files_of_sqlite_have_nothing_of_erased_rows(tmp_path: Path) -> None:
     """Nearly nothing: a page that was split may keep a copy of bytes that went to the other page, until a rewrite."""
     with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3", shards=1)) as store:
@@ -175,6 +176,7 @@ def test_files_of_sqlite_have_nothing_of_erased_rows(tmp_path: Path) -> None:
         assert store.browse.pending(Criteria()).items[0].size == len(b"{}{}kept")
 
 
+@pytest.mark.slow
 def test_files_of_postgresql_have_nothing_of_erased_rows_after_a_rewrite(postgres: PostgresServer) -> None:
     with closing(open_store(postgres.new_database(), shards=1, lease_ms=LEASE_MS)) as store:
         fill(store)

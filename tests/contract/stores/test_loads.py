@@ -255,6 +255,7 @@ def write_all(store: SqlStore, load: BulkLoad, digest: str, count: int, won: lis
     won.append((digest, count, claim.attempt))
 
 
+@pytest.mark.slow
 def test_two_attempts_of_one_part_at_once(make_sql_store: MakeSqlStore) -> None:
     first, second = make_sql_store(), make_sql_store()
     for turn in range(8):
@@ -284,6 +285,7 @@ def test_an_abandoned_load_is_resumed(sql_store: SqlStore) -> None:
     assert payloads(sql_store) == [b"0/0 same"]
 
 
+@pytest.mark.slow
 def test_commit_against_a_part_that_comes_late(make_sql_store: MakeSqlStore) -> None:
     """Either the part or the commit is refused, as a whole."""
     stores = [make_sql_store() for _ in range(2)]

@@ -113,6 +113,7 @@ def accept_until_full(holder: Holder, body: bytes) -> tuple[int, str]:
     raise AssertionError("the disk did not become full")
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     with PostgresServer() as server:
         server.sql(f"CREATE TABLESPACE small LOCATION '{small_disk}'", "CREATE DATABASE crammed TABLESPACE small")

@@ -88,6 +88,7 @@ def test_an_older_store_names_the_remedy_and_keeps_its_tasks(sql_backend: SqlBac
     assert_migrates(sql_backend, task_ids)
 
 
+@pytest.mark.slow
 def test_a_migration_that_is_killed_changed_nothing(sql_backend: SqlBackend) -> None:
     task_ids = aged(sql_backend)
     done = subprocess.run([sys.executable, "-c", KILLED_HALFWAY, sql_backend.url], capture_output=True, text=True)
@@ -127,6 +128,7 @@ def new_url(request: pytest.FixtureRequest, make_url: MakeUrl) -> str:
     return make_url(request.param)
 
 
+@pytest.mark.slow
 def test_many_threads_may_open_a_new_store_at_the_same_moment(new_url: str) -> None:
     together = threading.Barrier(5)
 
@@ -139,6 +141,7 @@ def test_many_threads_may_open_a_new_store_at_the_same_moment(new_url: str) -> N
         assert len(set(pool.map(open_one, range(5)))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("create", [True, False])
 def test_another_number_of_shards_is_refused(new_url: str, create: bool) -> None:
     open_store(new_url, shards=2).close()

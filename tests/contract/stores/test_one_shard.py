@@ -74,6 +74,7 @@ def test_the_holder_of_a_shard_waits_for_no_row_of_another(url: str, store: SqlS
     assert {one for one in rig.cancelled() if one.startswith("later")} == {f"later-{n}" for n in range(4)}
 
 
+@pytest.mark.slow
 def test_rows_of_its_own_shard_stop_it(url: str, store: SqlStore) -> None:
     rig = BulkRig(store)
     rig.run("tend", rounds=2)

@@ -41,6 +41,7 @@ def refusal(url: str, **options: object) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_two_schedulers_that_start_at_once_make_one_store(url: str, tmp_path: Path) -> None:
     program = (
         "import sys; from celery_wheel.store import open_store; print('ready', flush=True); sys.stdin.readline(); "
@@ -182,6 +183,7 @@ PLANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_a_statement_uses_its_index(pg_store: SqlStore, name: str) -> None:
     """The plans hold without statistics too, and after plans for empty tables.
@@ -272,6 +274,7 @@ def _turn_off(server: PostgresServer, read: Callable[[str], object]) -> None:
     wait_until(lambda: read(of_the_server) == "off", "the open session has read the configuration")
 
 
+@pytest.mark.slow
 def test_no_acknowledged_commit_is_lost_where_a_reload_turns_synchronous_commit_off() -> None:
     """The log is written seldom, so that every commit that did not wait for it is lost with the server."""
     with PostgresServer(wal_writer_delay="10s") as server:

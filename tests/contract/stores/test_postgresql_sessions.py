@@ -118,6 +118,7 @@ def test_a_row_that_is_locked_for_longer_than_a_lease_does_not_cost_the_shard(
         assert len(holder.slice()) == (free_at <= TRIES)
 
 
+@pytest.mark.slow
 def test_a_locked_row_costs_the_other_shards_of_a_process_no_lease(
     postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_store_may_have_a_schema_of_its_own(postgres: PostgresServer, url: str
     assert postgres.sql("SELECT count(*) FROM apart.wheel_timer", database=name_of(url)) == [(30,)]
 
 
+@pytest.mark.slow
 def test_nothing_is_accepted_while_a_synchronous_standby_is_missed() -> None:
     with PostgresServer() as server, opened(server.url()) as store:
         holder = Holder(store)
@@ -336,6 +338,7 @@ def test_a_refusal_is_named(server: PostgresServer, few: str, change: str, back:
         server.sql("ALTER " + back.format(name_of(few)))
 
 
+@pytest.mark.slow
 def test_the_limit_of_the_server_is_named(server: PostgresServer, few: str) -> None:
     with disconnected(server, few) as said:
         end(server, few)

@@ -28,6 +28,7 @@ def test_a_range_sees_only_its_lane_and_shard(store: Store) -> None:
     assert store.count(0, 2, *EVERYTHING) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_every_range_agrees_with_a_sorted_list(holder: Holder, seed: int) -> None:
     """Bounds are the places of rows, places just before them, and others; a slice has one row at least, of any size."""

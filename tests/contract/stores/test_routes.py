@@ -38,6 +38,7 @@ def look(holder: Holder, hours: int) -> None:
     holder.store.expire(0, holder.epoch, NOW + hours * HOUR_MS, NOW)
 
 
+@pytest.mark.slow
 def test_a_route_without_rows_is_forgotten_an_hour_after_it_was_found(sql_store: SqlStore, sql_holder: Holder) -> None:
     accept(sql_holder, *[f"tenant-{n}" for n in range(1_200)])
     look(sql_holder, 1)

@@ -58,6 +58,7 @@ def fastest_ms(call: Callable[[], object], times: int = 20) -> float:
     return min(taken) * 1_000
 
 
+@pytest.mark.slow
 def test_the_next_of_many_schedules_are_read_in_milliseconds(store: SqlStore) -> None:
     fill(store)
     holder = Holder(store)

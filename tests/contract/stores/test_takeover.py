@@ -199,6 +199,7 @@ def test_a_session_that_is_ended_in_the_middle_of_a_change_writes_nothing(
     assert standby.count(0, 0, *EVERYTHING) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_a_store_works_again_after_a_restart_of_the_server(how: str) -> None:
     with PostgresServer() as server:

@@ -35,6 +35,7 @@ app = celery_wheel.install(celery.Celery("anything", broker="{broker}", beat_sch
 SHOW = "from celery_wheel.conf import Conf; from {} import app; print(Conf(app).store)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [OWN_CLASS, INSTALLED])
 @pytest.mark.parametrize("file", ["proj/celery.py", "jobs.py", "proj/deep/er/app.py"])
 def test_every_process_of_a_project_finds_one_file(project: NewProject, tmp_path: Path, text: str, file: str) -> None:
@@ -52,6 +53,7 @@ def test_every_process_of_a_project_finds_one_file(project: NewProject, tmp_path
     assert found == {f"sqlite:///{project.folder}/celery-wheel.sqlite3"}
 
 
+@pytest.mark.slow
 def test_beat_and_the_command_line_name_the_file(project: NewProject, tmp_path: Path) -> None:
     (elsewhere := tmp_path / "elsewhere").mkdir()
     file = project.folder / "celery-wheel.sqlite3"
@@ -118,6 +120,7 @@ app = Celery("proj", broker="{broker}", beat_scheduler="wheel")
 SQS = "sqs://key:secret@127.0.0.1:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [["boto3"], ["boto3", "botocore", "botocore.client"]])
 def test_a_missing_client_of_the_broker_is_one_line(project: NewProject, missing: list[str]) -> None:
     project.write("proj.py", APP.format(broker=SQS, missing=missing))
@@ -137,6 +140,7 @@ def test_a_missing_client_of_the_broker_is_one_line(project: NewProject, missing
     assert "→ Run: pip install 'kombu[sqs]'\n" in doctor.stdout, doctor.stderr
 
 
+@pytest.mark.slow
 def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -> None:
     project.write("proj.py", APP.format(broker="rediss://127.0.0.1:1/0", missing=[]))
     beat = project.start("beat", "proj", "beat", "-l", "INFO")
@@ -144,6 +148,7 @@ def test_the_warning_about_tls_without_options_comes_once(project: NewProject) -
     assert beat.said().count("Secure redis scheme specified (rediss)") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "times"), [((), 1), (("-S", "wheel"), 0)], ids=["another", "ours"])
 def test_beat_without_the_wheel_says_that_tasks_wait(project: NewProject, options: tuple[str, ...], times: int) -> None:
     project.write("proj.py", APP.format(broker="memory://", missing=[]).replace(', beat_scheduler="wheel"', ""))
@@ -152,6 +157,7 @@ def test_beat_without_the_wheel_says_that_tasks_wait(project: NewProject, option
     assert beat.said().count("until a beat with the wheel runs") == times
 
 
+@pytest.mark.slow
 def test_beat_without_a_folder_for_its_store_names_the_setting(project: NewProject) -> None:
     project.write("proj.py", f"import os\nos.access = lambda *_: False\n{APP.format(broker='memory://', missing=[])}")
     project.variables["XDG_STATE_HOME"] = "/proc/nowhere"
@@ -188,6 +194,7 @@ app.wheel.pause(queue="paused", timeout=30)
 RUN_NOW = "import django; django.setup(); from shop.celery import app; print(app.wheel.run_now(['task-0', 'task-2']))"
 
 
+@pytest.mark.slow
 def test_pending_tasks_and_pauses_move_to_django_default(project: NewProject) -> None:
     old = project.folder / "celery-wheel.sqlite3"
     command = ("-m", "celery", "-A", "shop", "wheel")
@@ -238,6 +245,7 @@ app.config_from_object("celeryconfig")
 SEND_ONE = "import django; django.setup(); from shop.celery import touch; touch.apply_async([{!r}], countdown=1)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old_names", [1, 2])
 def test_the_error_of_mixed_names_has_the_old_name_of_the_scheduler(project: NewProject, old_names: int) -> None:
     """With one name of each kind, Celery proposes to rename the project's own."""
@@ -253,6 +261,7 @@ def test_the_error_of_mixed_names_has_the_old_name_of_the_scheduler(project: New
     assert project.output("-c", "from tasks import app; print(app.conf.beat_scheduler)") == "wheel"
 
 
+@pytest.mark.slow
 def test_a_django_project_with_old_names_and_no_namespace_runs_delayed_tasks(project: NewProject) -> None:
     ran = project.folder / "ran"
     with RedisServer(project.folder / "redis") as server:
@@ -278,6 +287,7 @@ WHEEL_HISTORY_RETENTION = 7_200
         assert (project.folder / "pending.sqlite3").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("namespace", "given", "name", "reason"),
     [
@@ -307,6 +317,7 @@ def test_the_check_names_the_setting_that_the_app_reads(
     assert reason in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("namespace", ["CELERY", "JOBS"])
 def test_a_setting_without_the_prefix_is_named_by_check_doctor_and_beat(project: NewProject, namespace: str) -> None:
     settings = f'{namespace}_BEAT_SCHEDULER = "wheel"\n{namespace}_BROKER_URL = "memory://"\nWHEEL_LEASE = 7\n'

@@ -132,6 +132,7 @@ def test_users_of_rabbitmq(rabbit_site: Site) -> None:
                 act(connection.channel())
 
 
+@pytest.mark.slow
 def test_users_of_postgresql(tmp_path: Path, redis_server: RedisServer) -> None:
     before, _, after = (ROLES / "postgresql.sql").read_text().partition("-- After")
     with PostgresServer() as server:

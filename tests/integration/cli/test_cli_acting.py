@@ -203,6 +203,7 @@ def test_the_bench_measures_the_wheel_whatever_delays_the_app_leaves_to_celery(
     assert (stack.app.conf.wheel_enabled, stack.app.conf.wheel_min_delay) == (False, 60)
 
 
+@pytest.mark.slow
 def test_a_drain_needs_a_stopped_scheduler_and_an_import_a_drained_file(
     stack: Stack, command: Commands, in_folder: Path
 ) -> None:

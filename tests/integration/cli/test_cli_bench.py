@@ -87,6 +87,7 @@ def test_prefixed_settings_lead_to_no_production_store(production: Production, s
     app.close()
 
 
+@pytest.mark.slow
 def test_a_django_project_keeps_its_store_and_its_queues(production: Production, tmp_path: Path) -> None:
     (tmp_path / "shop_settings.py").write_text(
         f"CELERY_BROKER_URL = {production.server.url!r}\nCELERY_WHEEL_STORE = {production.store!r}\n"

@@ -49,6 +49,7 @@ def run(command: Commands, line: str, said: list[str]) -> None:
         assert any(re.match(pattern, each) for each in printed), f"{line} printed\n{found.output}\nand not {one}"
 
 
+@pytest.mark.slow
 def test_the_examples_run(stack: Stack, command: Commands, in_folder: Path) -> None:
     running, stopped = EXAMPLES.split("\n## No scheduler runs from here on\n")
     for number in range(1, 9):

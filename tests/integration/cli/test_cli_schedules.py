@@ -294,6 +294,7 @@ def test_schedules_that_wait_since_the_clock_went_back_are_shown(run: Any, comma
     assert "no instant runs twice" in command("doctor").output
 
 
+@pytest.mark.slow
 def test_runs_that_cancel_each_other_before_a_worker_begins_them_are_named(run: Any, command: Commands) -> None:
     create(run, "starved", "--every", "1s", "--overlap", "cancel_running")
     wait_until(lambda: run("show", "starved", "--json")["made"] >= 5, "each run was replaced by the next")

@@ -73,6 +73,7 @@ def demo(run_dir: Path) -> Iterator[Runner]:
         runner.process.kill()
 
 
+@pytest.mark.slow
 def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runner) -> None:
     demo.start("--seconds=20").wait_for("Where to look")
     wait(lambda: executed(demo.run_dir) > 0, "a reminder")
@@ -88,6 +89,7 @@ def test_the_whole_day_passes_in_the_given_seconds_and_the_demo_ends(demo: Runne
     assert re.search(r"^\d\d:\d\d:\d\d the first reminder was executed$", demo.output, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_an_unpaid_order_is_cancelled_and_ctrl_c_ends_the_demo_with_the_summary_of_the_moment(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
     storm_of_one_airline(demo.port)
@@ -101,6 +103,7 @@ def test_an_unpaid_order_is_cancelled_and_ctrl_c_ends_the_demo_with_the_summary_
     assert (figures["lost"], figures["duplicated"], figures["early"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_demo_that_is_starting(demo: Runner) -> None:
     demo.start()
     wait((demo.run_dir / "worker.log").exists, "the start of the worker")
@@ -109,6 +112,7 @@ def test_a_signal_ends_a_demo_that_is_starting(demo: Runner) -> None:
     assert "Where to look" not in demo.output
 
 
+@pytest.mark.slow
 def test_a_crash_of_a_part_ends_the_demo_which_names_the_part(demo: Runner) -> None:
     demo.start().wait_for("Where to look")
     beat = next(process for process in processes_of(demo.run_dir) if "beat" in process.cmdline())
@@ -117,6 +121,7 @@ def test_a_crash_of_a_part_ends_the_demo_which_names_the_part(demo: Runner) -> N
     assert "beat ended with -9" in demo.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell a child that its starter died")
 def test_a_killed_demo_leaves_nothing_behind(demo: Runner) -> None:
     demo.start()
@@ -167,12 +172,14 @@ def manage(run_dir: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("check", "--fail-level=WARNING"), ("makemigrations", "--check", "--dry-run")])
 def test_djangos_checks_find_nothing(arguments: tuple[str, ...], run_dir: Path) -> None:
     code, said = manage(run_dir, *arguments)
     assert code == 0, said
 
 
+@pytest.mark.slow
 def test_a_day_that_is_not_in_the_data_is_refused_with_a_sentence(run_dir: Path) -> None:
     refusal = "CommandError: date must be a day of 2013, got 2014-01-01\n"
     assert manage(run_dir, "replay_flights", "--date=2014-01-01") == (1, refusal)

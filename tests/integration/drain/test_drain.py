@@ -66,6 +66,7 @@ def outcomes(stack: LeavingStack) -> list[tuple[str, str]]:
     return [(bytes_to_task_id(id_), kind) for id_, kind in found]
 
 
+@pytest.mark.slow
 def test_everything_goes_to_its_own_queue_with_its_eta_in_order(stack: LeavingStack) -> None:
     ids = filled(stack, 30, shards=2)
     inbox = send(stack, "in the wheel queue", 7_200, expires=9_000, priority=3)
@@ -99,6 +100,7 @@ def shard_of(task_id: str) -> int:
     return broker.shard_of(None, task_id, 2)
 
 
+@pytest.mark.slow
 def test_workers_without_the_wheel_run_drained_tasks_when_they_are_due(stack: LeavingStack) -> None:
     filled(stack, 20, in_s=(in_s := patience(8)))
     send(stack, "overdue", 0.05)
@@ -116,6 +118,7 @@ def test_workers_without_the_wheel_run_drained_tasks_when_they_are_due(stack: Le
     assert waiting(stack.app) == 0
 
 
+@pytest.mark.slow
 def test_after_a_drain_the_same_store_can_be_used_again(stack: LeavingStack) -> None:
     """The drain moved the offset ahead to the last due time and back: no new task waits for that time."""
     filled(stack, 5, in_s=100_000)
@@ -130,6 +133,7 @@ def test_after_a_drain_the_same_store_can_be_used_again(stack: LeavingStack) -> 
     assert "lost writes" not in stack["beat"].said()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "point"), [(SqlHandover, "offsets_to_correct"), (ShardHold, "set_back")])
 def test_a_drain_that_ends_while_it_puts_the_offset_back_dispatches_nothing_twice(
     stack: LeavingStack, monkeypatch: pytest.MonkeyPatch, place: Any, point: str
@@ -150,6 +154,7 @@ def test_a_drain_that_ends_while_it_puts_the_offset_back_dispatches_nothing_twic
     assert sorted(one["id"] for one in queued(stack)) == sorted(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 350])
 def test_a_drain_that_is_killed_and_run_again_loses_nothing(stack: LeavingStack, after: int) -> None:
     ids = filled(stack, 600)
@@ -168,6 +173,7 @@ def test_a_drain_that_is_killed_and_run_again_loses_nothing(stack: LeavingStack,
     assert sorted(outcomes(stack)) == sorted((id_, "moved") for id_ in ids)
 
 
+@pytest.mark.slow
 def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: LeavingStack) -> None:
     """On RabbitMQ a chunk is in doubt then; due rows in doubt would be dispatched at once."""
     ids = filled(stack, 600, in_s=600)
@@ -186,6 +192,7 @@ def test_a_scheduler_after_a_drain_that_was_killed_sends_nothing_early(stack: Le
     assert {one["id"] for one in [*found, *queued(stack)]} >= {*ids, *near}
 
 
+@pytest.mark.slow
 def test_a_drain_is_refused_while_a_scheduler_runs_and_for_invalid_arguments(stack: LeavingStack, file: Path) -> None:
     ids = filled(stack, 3)
     stack.beat()
@@ -201,6 +208,7 @@ def test_a_drain_is_refused_while_a_scheduler_runs_and_for_invalid_arguments(sta
     assert not file.exists()
 
 
+@pytest.mark.slow
 def test_postgresql_is_drained_as_sqlite_is(
     tmp_path: Path, redis_server: RedisServer, postgres: PostgresServer
 ) -> None:
@@ -228,6 +236,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_bytes().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_file_has_every_byte_and_goes_into_another_store_once(
     redis_stack: LeavingStack, tmp_path: Path, file: Path, other_store: str
 ) -> None:
@@ -260,6 +269,7 @@ def test_a_file_has_every_byte_and_goes_into_another_store_once(
     assert notes["packed"][0]["delivery_info"]["priority"] == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("what", "after"), [("written", 1_000), ("moved", 1_000)])
 def test_a_killed_drain_to_a_file_loses_nothing(redis_stack: LeavingStack, file: Path, what: str, after: int) -> None:
     ids = filled(redis_stack, 2_000)
@@ -273,6 +283,7 @@ def test_a_killed_drain_to_a_file_loses_nothing(redis_stack: LeavingStack, file:
     assert sorted(outcomes(redis_stack)) == sorted((id_, "moved") for id_ in ids)
 
 
+@pytest.mark.slow
 def test_tasks_dispatched_between_two_drains_to_one_file_are_counted(redis_stack: LeavingStack, file: Path) -> None:
     filled(redis_stack, 2_000, in_s=patience(15), every_s=0.001)  # it takes four seconds until the drain is killed
     redis_stack.drain(str(file), "moved", "1000")
@@ -362,6 +373,7 @@ def test_limits_of_groups_do_not_stop_a_drain(redis_stack: LeavingStack) -> None
     assert redis_stack.dispatched() == sent
 
 
+@pytest.mark.slow
 def test_a_file_keeps_claims_and_options(redis_stack: LeavingStack, file: Path, other: str) -> None:
     task_id = accepted(redis_stack)
     with redis_stack.opened() as store:

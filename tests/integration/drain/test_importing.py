@@ -104,6 +104,7 @@ def stores(request: pytest.FixtureRequest, redis_stack: LeavingStack) -> Iterato
         yield of_sqlite(redis_stack)
 
 
+@pytest.mark.slow
 def test_tasks_of_another_store_with_the_same_envelope_ids_are_imported_under_ids_of_their_own(stores: Stores) -> None:
     stores.fill("a", ["a1", "a2", "a3"])
     stores.fill("b", ["b1", "b2"])
@@ -127,6 +128,7 @@ def test_two_files_with_the_same_envelope_ids_wait_in_one_inbox_and_are_accepted
     assert [stores.import_("c", file) for file in files] == [{"known": 2}, {"known": 2}]
 
 
+@pytest.mark.slow
 def test_pending_occurrences_of_two_fresh_stores_are_all_there(stores: Stores) -> None:
     """Both stores number their first schedule alike."""
     for name in ("a", "b"):
@@ -153,6 +155,7 @@ def test_a_task_that_the_store_has_otherwise_is_reported_without_its_arguments(s
     assert "secret" not in "".join(stores.lines)
 
 
+@pytest.mark.slow
 def test_tasks_come_back_into_the_store_from_which_another_store_had_them(stores: Stores) -> None:
     stores.fill("a", ["t1", "t2"])
     there = stores.drain("a", "there.jsonl")
@@ -292,6 +295,7 @@ def occur(store: FullStore, name: str, task_id: str = "occurrence") -> None:
     store.release(0, holder.epoch)
 
 
+@pytest.mark.slow
 def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStack, other: str, file: Path) -> None:
     before = three(redis_stack)
     with redis_stack.opened() as store:
@@ -326,6 +330,7 @@ def test_a_file_takes_schedules_into_another_store_once(redis_stack: LeavingStac
         assert (OCCURRENCE in headers, RUN in headers, SLOT in headers) == (True, False, False)
 
 
+@pytest.mark.slow
 def test_a_file_takes_limits_of_groups_along(redis_stack: LeavingStack, other: str, file: Path) -> None:
     limits = [GroupLimit(f"tenant:{n}", n, 100, 60_000, None, 9_000, "ann", 1) for n in range(1, 4)]
     with closing(open_store(redis_stack.store)) as store:
@@ -355,6 +360,7 @@ def values(one: GroupLimit) -> tuple[Any, ...]:
     return one.group, one.concurrency, one.rate_count, one.rate_per_ms, one.max_runtime_ms
 
 
+@pytest.mark.slow
 def test_occurrences_of_another_store_are_told_from_its_own(redis_stack: LeavingStack, other: str, file: Path) -> None:
     """Both stores have a schedule of the same number and revision, with a pending occurrence of the same instant."""
     stack = redis_stack
@@ -388,6 +394,7 @@ def test_a_file_goes_back_into_its_own_store(redis_stack: LeavingStack, file: Pa
     assert changes == [(4, "imported"), (3, "deleted"), (2, "changed"), (1, "created")]
 
 
+@pytest.mark.slow
 def test_a_drain_that_ends_before_it_removes_schedules_goes_on_and_keeps_what_has_changed(
     redis_stack: LeavingStack, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +420,7 @@ def test_a_drain_to_the_broker_leaves_schedules_in_the_store(redis_stack: Leavin
     assert schedules(redis_stack.store) == before
 
 
+@pytest.mark.slow
 def test_a_line_that_cannot_be_read_is_reported_and_the_others_go_on(redis_stack: LeavingStack, file: Path) -> None:
     filled(redis_stack, 1)
     three(redis_stack)
@@ -426,6 +434,7 @@ def test_a_line_that_cannot_be_read_is_reported_and_the_others_go_on(redis_stack
     assert [one.number for one in found.lines] == [4, 6]
 
 
+@pytest.mark.slow
 def test_every_instant_runs_once_though_the_wheel_moves(redis_stack: LeavingStack, other: str, file: Path) -> None:
     redis_stack.beat()
     wheel = redis_stack.app.wheel

@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
 from celery_wheel.broker import wheel_queue_name
 from tests.integration.drain.conftest import LeavingStack, now_ms, waiting
 from tests.kit.patience import PATIENCE_S, patience, wait_until
@@ -17,6 +19,7 @@ FAR = datetime(2099, 1, 1, tzinfo=UTC)
 SOON_S = 8
 
 
+@pytest.mark.slow
 def test_messages_of_other_producers_are_pending_in_the_wheel_and_run_once(stack: LeavingStack) -> None:
     stack.beat(**RESCUE)
     stack.worker(**RESCUE)
@@ -115,6 +118,7 @@ def test_a_message_that_is_delivered_again_is_accepted_once(stack: LeavingStack)
     wait_until(lambda: len(stack.select("envelope_id")) == expected, f"{expected} rows")
 
 
+@pytest.mark.slow
 def test_without_the_setting_or_a_known_queue_the_worker_holds_the_message(stack: LeavingStack) -> None:
     stack.worker()
     stack.send_eta("held", 1.5)
@@ -135,6 +139,7 @@ def test_without_the_setting_or_a_known_queue_the_worker_holds_the_message(stack
     wait_until(lambda: len(stack.notes().get("two queues", ())) == 2, "each ran once", in_s + PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_the_worker_holds_a_message_that_it_cannot_write_to_the_wheel_queue(stack: LeavingStack) -> None:
     """Something else has the queue's name: on RabbitMQ a queue of other arguments, on Redis a key of another type."""
     with stack.plain_app.connection_for_write() as connection:

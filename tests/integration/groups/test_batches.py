@@ -31,6 +31,7 @@ def runs(stack: Stack) -> list[list[str]]:
     return [ids for ids, _marked in read_lines(stack.folder / "batches")]
 
 
+@pytest.mark.slow
 def test_full_batches_and_one_that_has_waited(stack: Stack, task: Any) -> None:
     stack.wait_for_holder(stack.beat())
     stack.worker()
@@ -43,6 +44,7 @@ def test_full_batches_and_one_that_has_waited(stack: Stack, task: Any) -> None:
     assert total.get(timeout=patience()) == sum(range(200)), "each of 200 calls has counted once"
 
 
+@pytest.mark.slow
 def test_calls_wait_in_the_wheel_and_survive_its_scheduler(stack: Stack, task: Any) -> None:
     beat = stack.beat()
     stack.wait_for_holder(beat)
@@ -60,6 +62,7 @@ def test_calls_wait_in_the_wheel_and_survive_its_scheduler(stack: Stack, task: A
     assert not any(ids[0] in run for run in runs(stack))
 
 
+@pytest.mark.slow
 def test_a_lost_process_fails_each_call_of_its_batch(stack: Stack, task: Any) -> None:
     stack.wait_for_holder(stack.beat())
     stack.worker("-P", "prefork", "-c", "1")

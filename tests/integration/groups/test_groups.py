@@ -94,6 +94,7 @@ def test_a_group_never_has_more_tasks_at_once_than_its_limit(stack: Stack) -> No
     wait_until(lambda: sum(stack.pending()) == 0, "nothing is pending")
 
 
+@pytest.mark.slow
 def test_a_limit_holds_over_the_death_of_the_scheduler(stack: Stack) -> None:
     stack.change(wheel_limits=TWO_AT_ONCE)
     beat = stack.beat()
@@ -112,6 +113,7 @@ def test_a_limit_holds_over_the_death_of_the_scheduler(stack: Stack) -> None:
         assert set(spans.ended().values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_rate_holds_over_the_death_of_the_scheduler(stack: Stack) -> None:
     stack.change(wheel_limits={"tenant": {"rate": "60/m"}})
     beat = stack.beat()
@@ -130,6 +132,7 @@ def test_a_rate_holds_over_the_death_of_the_scheduler(stack: Stack) -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) >= 1_000, times
 
 
+@pytest.mark.slow
 def test_a_backlog_of_one_group_stays_in_the_wheel_and_delays_no_other_group(stack: Stack) -> None:
     depth, backlog = 5, 300
     stack.change(wheel_queue_depth={"celery": depth}, worker_prefetch_multiplier=1)

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+import pytest
 from celery.events.state import State
 from celery.utils.nodenames import nodesplit
 from celery.utils.time import maybe_iso8601
@@ -23,6 +24,7 @@ def queue_wait_s(task: Any) -> float:
     return float(task.started - (task.sent if eta is None else max(task.sent, eta.timestamp())))
 
 
+@pytest.mark.slow
 def test_the_wait_in_the_queue_is_short_and_the_scheduler_is_no_worker_of_its_host(stack: Stack) -> None:
     stack.change(worker_send_task_events=True, task_send_sent_event=True)
     stack.wait_for_holder(stack.beat())
@@ -77,6 +79,7 @@ def test_the_publish_and_the_run_link_the_span_that_sent_the_task(stack: Stack) 
     assert publish["started_ns"] - first["started_ns"] > 0.9 * 10**9, "the delay of a second is in no span"
 
 
+@pytest.mark.slow
 def test_the_latency_of_a_delayed_task_has_no_delay_in_it(stack: Stack) -> None:
     stack.wait_for_holder(stack.beat())
     command = ("-m", "celery", "-A", "tests.kit.sentry_spans", "worker", "-P", "solo", "-l", "INFO")

@@ -16,6 +16,7 @@ from tests.kit.chunks import make_row as row
 from tests.kit.patience import patience
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_chunk_arrives_whole_and_in_order(yard: Yard, kind: str) -> None:
     yard.queue("mail", **{"x-queue-type": kind})
@@ -69,6 +70,7 @@ def test_a_full_queue_refuses_and_accepts_again_when_there_is_room(yard: Yard) -
     assert ids(yard.take("small")) == [f"task-{one.id}" for one in left[:2]]
 
 
+@pytest.mark.slow
 def test_a_connection_that_ends_in_a_chunk_reports_confirmed_rows(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "WINDOW", 20)
     yard.queue("mail")
@@ -99,6 +101,7 @@ def test_a_connection_that_ends_in_a_chunk_reports_confirmed_rows(yard: Yard, mo
         assert marks == [False, True]
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_not_waited_for(yard: Yard) -> None:
     yard.queue("mail")
     edge = yard.edge()

@@ -62,6 +62,7 @@ def test_a_message_that_is_very_much_too_large_is_not_read_into_memory(yard: Yar
     edge.close()
 
 
+@pytest.mark.slow
 def test_a_token_of_a_connection_that_died_trims_nothing(yard: Yard) -> None:
     sent = yard.send(3)
     edge = yard.adopted()
@@ -253,6 +254,7 @@ def test_the_url_may_have_several_servers_and_options(yard: Yard, broker: str) -
     assert ids(yard.take("mail")) == ["task-1"]
 
 
+@pytest.mark.slow
 def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "TIMEOUT_S", patience(1))
     monkeypatch.setattr(link, "TIMEOUT_S", patience(1))
@@ -282,6 +284,7 @@ def test_a_lasting_alarm_leaves_two_copies_at_most(yard: Yard, monkeypatch: pyte
     assert max(arrived.count(one) for one in arrived) <= 2
 
 
+@pytest.mark.slow
 def test_a_connection_that_ends_while_it_is_idle_puts_nothing_in_doubt(yard: Yard) -> None:
     yard.queue("mail")
     edge = yard.edge()
@@ -378,6 +381,7 @@ def test_a_connection_that_only_waits_sends_heartbeats(yard: Yard, monkeypatch: 
     assert edge.await_message(0, LONG_MS) is True
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_a_failure_and_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats tell: the socket stays open, and nothing comes."""
     for module in (link, amqp_edge):
@@ -403,6 +407,7 @@ def test_a_server_that_hangs_is_a_failure_and_waited_for_again(tmp_path: Path, m
         yard.close()
 
 
+@pytest.mark.slow
 def test_an_idle_scheduler_is_told_of_messages(tmp_path: Path, yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that is due at once is dispatched, though the scheduler would peek once a minute."""
     ends = Counter[Round]()

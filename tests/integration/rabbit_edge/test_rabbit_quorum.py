@@ -2,13 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from celery_wheel.broker.amqp.edge import AmqpBroker
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.store.ports import StoreIdentity
 from tests.kit.chunks import BIG
 from tests.kit.servers.rabbit import ON_RABBITMQ
 
-pytestmark = ON_RABBITMQ
+pytestmark = [ON_RABBITMQ, pytest.mark.slow]
 
 
 def types(yard: Any) -> dict[str, str]:

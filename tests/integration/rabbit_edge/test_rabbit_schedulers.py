@@ -83,6 +83,7 @@ def test_another_store_is_refused_while_the_first_lives(yard: Yard, caplog: pyte
     assert "whose pending tasks stay there" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_holder_whose_connection_was_cut_finds_the_copy_that_came_meanwhile(yard: Yard) -> None:
     first, restored = at(yard, "a", "1"), at(yard, "a", "2")
     first.adopt(0, 5)
@@ -110,6 +111,7 @@ def test_a_look_at_the_holder_waits_for_another_one(yard: Yard) -> None:
     assert owner.lives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{}, {"task_default_queue_type": "quorum", "worker_detect_quorum_queues": True}],
@@ -130,6 +132,7 @@ def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path, yard: Y
     assert accepted == verdict.scheduled, "every one of them was in the wheel"
 
 
+@pytest.mark.slow
 def test_tasks_for_a_full_queue_wait_and_delay_no_other_queue(tmp_path: Path, yard: Yard) -> None:
     yard.queue("full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     yard.channel.basic_publish(amqp.Message(b"in the way", application_headers={}), routing_key="full")

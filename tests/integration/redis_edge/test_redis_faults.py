@@ -378,6 +378,7 @@ def test_the_edge_connects_by_tls(tmp_path: Path, connect: Connect) -> None:
         server.kill()
 
 
+@pytest.mark.slow
 def test_sentinel_leads_to_each_primary(
     own_server: RedisServer, binary: Path, tmp_path: Path, connect: Connect
 ) -> None:

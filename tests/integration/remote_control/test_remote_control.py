@@ -113,6 +113,7 @@ def test_pending_tasks_are_shown_as_a_worker_shows_its_own(stack: NodeStack) -> 
         assert found["celery"][held.id][0] == "scheduled"
 
 
+@pytest.mark.slow
 def test_a_shortened_list_says_so_and_can_be_printed(stack: NodeStack) -> None:
     beat = stack.node()
     with stack.app.producer_or_acquire() as producer:
@@ -131,6 +132,7 @@ def test_a_shortened_list_says_so_and_can_be_printed(stack: NodeStack) -> None:
     assert "1 node online" in printed
 
 
+@pytest.mark.slow
 def test_every_query_is_answered_on_the_command_line(stack: NodeStack) -> None:
     stack.node()
     result = stack.send_far()
@@ -156,6 +158,7 @@ def test_every_query_is_answered_on_the_command_line(stack: NodeStack) -> None:
     assert result.id in stack.output("inspect", "query_task", result.id)
 
 
+@pytest.mark.slow
 def test_a_ping_that_names_nobody_asks_for_workers(stack: NodeStack) -> None:
     """``celery status`` and a probe by ``inspect ping`` fail while no worker runs."""
     stack.node()
@@ -240,6 +243,7 @@ def test_the_node_can_be_switched_off(stack: NodeStack) -> None:
     assert not stack.app.control.inspect(timeout=1).clock()
 
 
+@pytest.mark.slow
 def test_gossip_does_not_take_the_node_for_a_worker(stack: NodeStack) -> None:
     """A worker would wait for its vote in elections."""
     stack.node()
@@ -279,6 +283,7 @@ class Browser:
         return sorted(one["hostname"] for one in json.loads(self.get("/workers?json=1"))["data"] if one["status"])
 
 
+@pytest.mark.slow
 def test_flowers_pages_show_the_scheduler_and_pending_tasks(stack: NodeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     beat = stack.node(worker_send_task_events=True)
@@ -430,6 +435,7 @@ def test_a_receiver_of_events_gets_the_revoke(stack: NodeStack) -> None:
     assert event["hostname"].startswith("wheel@")
 
 
+@pytest.mark.slow
 def test_the_next_scheduler_finishes_the_revoke_of_a_killed_one(stack: NodeStack) -> None:
     for _ in range(3):
         beat = stack.node()
@@ -457,6 +463,7 @@ def test_a_backend_that_does_not_answer_delays_no_dispatch(stack: NodeStack) -> 
     check_revoked(result)
 
 
+@pytest.mark.slow
 def test_stamped_tasks_are_revoked_whether_pending_or_sent_later(stack: NodeStack) -> None:
     stack.node()
     stamped = {"stamped_headers": ["campaign"], "campaign": ["spring"]}

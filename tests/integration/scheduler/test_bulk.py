@@ -3,6 +3,8 @@
 A file of its own: no other test of the schedulers has a bulk action.
 """
 
+import pytest
+
 from celery_wheel.requests.bulk import BulkAction
 from celery_wheel.store.ports.pages import Criteria
 from tests.kit.patience import wait_until
@@ -11,6 +13,7 @@ from tests.kit.stack import Stack
 TASKS = 3_000
 
 
+@pytest.mark.slow
 def test_a_killed_scheduler_counts_each_task_once(stack: Stack) -> None:
     stack.change(wheel_shards=2)
     bulk, kills = stack.app.wheel.bulk, 0

@@ -53,6 +53,7 @@ def lateness_ms(stack: Stack, due_ms: dict[str, int]) -> list[float]:
     return [at_ms - due_ms[task_id] for task_id, at_ms in came.items()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_s", [4, 30, -30, 3_600])
 def test_a_step_of_the_wall_clock_makes_no_task_early_or_late(
     stack: Stack, clock: WallClock, monkeypatch: pytest.MonkeyPatch, step_s: int

@@ -63,6 +63,7 @@ def test_a_task_is_moved_and_run_at_once(stack: Stack, wheel: Wheel) -> None:
         wheel.reschedule(later)
 
 
+@pytest.mark.slow
 def test_thousands_are_cancelled_at_the_instant_they_are_due(stack: Stack, wheel: Wheel) -> None:
     stack.worker()
     with stack.app.producer_or_acquire() as producer:
@@ -125,6 +126,7 @@ def test_a_task_that_watches_a_key_runs_when_the_key_is_completed(shop: Stack) -
         wheel.complete([42])  # type: ignore[list-item]
 
 
+@pytest.mark.slow
 def test_each_order_is_either_paid_or_cancelled(shop: Stack) -> None:
     wheel = shop.app.wheel
     with shop.app.producer_or_acquire() as producer:

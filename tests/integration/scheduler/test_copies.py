@@ -74,6 +74,7 @@ def refused(beat: Process, *places: str) -> None:
     assert all(place in beat.said() for place in places), beat.said()
 
 
+@pytest.mark.slow
 def test_two_schedulers_on_a_copied_folder_dispatch_each_task_once(stack: Stack, stacks: ExitStack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
@@ -145,6 +146,7 @@ def moved_to_another_database(stack: Stack) -> None:
     stack.change(wheel_store=to)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("happens", [replaced_by_its_backup, moved_within_its_disk, moved_to_another_database])
 def test_a_store_needs_no_claim_where_no_copy_stays(stack: Stack, happens: Callable[[Stack], None]) -> None:
     start(stack)
@@ -155,6 +157,7 @@ def test_a_store_needs_no_claim_where_no_copy_stays(stack: Stack, happens: Calla
     assert happens is not moved_within_its_disk or "another copy" not in beat.said()
 
 
+@pytest.mark.slow
 def test_a_backup_that_is_put_in_the_place_of_the_store_lacks_tasks_and_the_scheduler_says_how_many(
     stack: Stack,
 ) -> None:
@@ -201,6 +204,7 @@ def test_a_database_made_from_the_template_of_another_is_a_copy(
     assert name_of(other.store) in problems(first)
 
 
+@pytest.mark.slow
 @ON_RABBITMQ
 def test_a_copy_on_rabbitmq_holds_nothing_while_the_other_is_connected(
     rabbit_server: RabbitServer, stacks: ExitStack, tmp_path: Path
@@ -375,6 +379,7 @@ def test_a_copy_takes_nothing_from_a_broker_that_was_emptied_under_the_other(sta
     assert "at epoch" not in second.said()
 
 
+@pytest.mark.slow
 def test_the_tasks_of_a_backup_are_dispatched_and_those_that_came_later_are_not_there(stack: Stack) -> None:
     beat = stack.beat()
     stack.wait_for_holder(beat)

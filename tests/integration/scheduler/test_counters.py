@@ -63,6 +63,7 @@ def begin_at(url: str, number: int) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", STARTS)
 def test_all_work_goes_on_with_each_number_exact(stack: Stack, number: int) -> None:
     begin_at(stack.store, number)

@@ -44,6 +44,7 @@ def counts(stack: Stack) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_message_reaches_only_queues_and_exchanges_of_the_list(shop: Stack) -> None:
     counts(shop)  # declares the queues
     send = shop.app.send_task

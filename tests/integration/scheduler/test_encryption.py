@@ -118,6 +118,7 @@ def test_messages_of_a_key_that_the_scheduler_lacks_are_read_once_it_has_it(stac
     assert [one.reason for one in wheel.outcomes("moved").items] == ["it was read anew"]
 
 
+@pytest.mark.slow
 def test_keys_change_while_tasks_run(stack: Stack) -> None:
     """Each process is restarted by itself, and sends or carries messages all the time."""
     stack.worker(**keys(OLD, NEW))

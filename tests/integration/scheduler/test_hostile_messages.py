@@ -135,6 +135,7 @@ def test_nothing_of_a_body_is_written_anywhere_but_into_the_store(shop: Stack) -
     assert max(map(len, reasons)) < 500
 
 
+@pytest.mark.slow
 def test_a_message_that_is_far_too_large_takes_no_memory_and_little_time(stack: Stack) -> None:
     """It is rejected with its beginning and its name, and the scheduler never holds it, also as it waits for it."""
     stack.change(wheel_max_message_bytes=2**20, wheel_metrics=f"127.0.0.1:{free_port()}")

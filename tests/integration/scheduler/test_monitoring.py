@@ -127,6 +127,7 @@ def prometheus(tmp_path: Path, ports: list[int]) -> Iterator[PrometheusServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_prometheus_sees_every_process_each_shard_once_and_every_metric(
     stack: Stack, postgres: PostgresServer, prometheus: PrometheusServer, ports: list[int]
 ) -> None:
@@ -184,6 +185,7 @@ def not_live(service: WheelService) -> list[str]:
     return service._monitoring.health.not_live()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(JOBS))
 def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory: Stack, name: str) -> None:
     with running(memory) as service:
@@ -197,6 +199,7 @@ def test_a_job_that_raises_ends_the_scheduler_and_the_next_one_takes_over(memory
         assert not_live(service) == []
 
 
+@pytest.mark.slow
 def test_each_job_that_hangs_is_seen_and_ends_the_scheduler(memory: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     end = threading.Event()
     with running(memory) as service:
@@ -224,6 +227,7 @@ def test_each_job_that_hangs_is_seen_and_ends_the_scheduler(memory: Stack, monke
         wait_until(lambda: not_live(service) == [], "it is live again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("orders", "text"),
     [

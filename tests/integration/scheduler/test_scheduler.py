@@ -69,6 +69,7 @@ def test_a_closed_terminal_ends_beat_as_sigterm_does(stack: Stack, processes: in
     assert (code, "Traceback" in said) == (0, False)
 
 
+@pytest.mark.slow
 def test_the_standby_takes_over_soon_after_a_kill(stack: Stack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
@@ -193,6 +194,7 @@ def test_the_worker_can_embed_the_scheduler(stack: Stack) -> None:
     wait_until(lambda: stack.dispatched() == ids, "the embedded scheduler dispatches")
 
 
+@pytest.mark.slow
 def test_beat_waits_for_a_server_that_is_down(tmp_path: Path, redis_server: RedisServer) -> None:
     with PostgresServer() as server, Stack(tmp_path, redis_server, server.new_database()) as stack:
         server.stop()
@@ -319,6 +321,7 @@ def started(app: Any) -> WheelService:
     return running
 
 
+@pytest.mark.slow
 def test_descriptors_and_threads_do_not_grow_with_starts_and_stops(app: Any) -> None:
     gc.disable()  # the stop closes, and no collection afterwards
     try:

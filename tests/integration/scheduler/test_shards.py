@@ -47,6 +47,7 @@ def traffic(stack: Stack) -> Iterator[Traffic]:
         yield found
 
 
+@pytest.mark.slow
 def test_shares_are_even_over_starts_and_ends_and_shards_that_stay_see_no_gap(sharded: Stack, traffic: Traffic) -> None:
     first = sharded.beat()
     wait_until(lambda: counts(sharded) == [4], "one scheduler holds all")
@@ -86,6 +87,7 @@ def wait_for_share(stack: Stack, beat: Process, *, other_than: int = 0) -> int:
     return found[1]
 
 
+@pytest.mark.slow
 def test_a_task_is_dispatched_once_whichever_process_is_killed(paired: Stack, traffic: Traffic) -> None:
     beat = paired.beat()
     child = wait_for_share(paired, beat)
@@ -114,6 +116,7 @@ def test_a_task_is_dispatched_once_whichever_process_is_killed(paired: Stack, tr
     assert Counter(paired.holders().values()) == {}, "a process did not give up its shard"
 
 
+@pytest.mark.slow
 def test_beat_keeps_the_periodic_entries_and_starts_no_idle_processes(paired: Stack) -> None:
     paired.change(wheel_processes=5)
     beat = paired.beat()
@@ -122,6 +125,7 @@ def test_beat_keeps_the_periodic_entries_and_starts_no_idle_processes(paired: St
     assert [one.pid for one in beat.family()[1:] if "spawn_main" in " ".join(one.cmdline())] == [child]
 
 
+@pytest.mark.slow
 def test_a_script_with_an_app_of_its_own_runs_its_beat_in_two_processes(paired: Stack) -> None:
     script = paired.folder / "shop.py"
     script.write_text(
@@ -142,6 +146,7 @@ def test_a_script_with_an_app_of_its_own_runs_its_beat_in_two_processes(paired: 
     wait_until(lambda: paired.dispatched() == [task], "the settings of the script's main part hold in the child")
 
 
+@pytest.mark.slow
 def test_beat_does_not_start_where_children_cannot_import_the_app(paired: Stack) -> None:
     program = (
         "import json, os\n"
@@ -184,6 +189,7 @@ def reshard(stack: Stack, before: int, after: int) -> tuple[int, str]:
     return stack.celery("wheel", "reshard", "--yes", str(after), wheel_shards=before).end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 3), (3, 1)])
 def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before: int, after: int) -> None:
     etas: dict[str, datetime] = {}
@@ -211,6 +217,7 @@ def test_pending_tasks_move_and_keep_the_order_of_their_key(stack: Stack, before
     beat.terminate()
 
 
+@pytest.mark.slow
 def test_resharding_forth_and_back_loses_nothing_and_sends_nothing_twice(stack: Stack) -> None:
     """A shard number that is used again meets the offsets that the broker kept from its former use."""
     ids = send(stack, 4, 20, due_s=0.5) + send(stack, 4, 20, due_s=3_600)
@@ -228,6 +235,7 @@ def test_resharding_forth_and_back_loses_nothing_and_sends_nothing_twice(stack: 
     assert "lost writes" not in beat.said()
 
 
+@pytest.mark.slow
 def test_resharding_is_refused_while_a_scheduler_runs_or_after_one_was_killed(stack: Stack) -> None:
     send(stack, 2, 10, due_s=3_600)
     beat = hold_all(stack, 2)
@@ -259,6 +267,7 @@ def test_messages_of_a_shard_that_would_be_removed_are_not_lost(stack: Stack) ->
 MANUAL = Path(__file__).parents[3] / "docs" / "scheduling-many.md"
 
 
+@pytest.mark.slow
 def test_loaded_tasks_run_once_in_order_although_the_scheduler_is_killed(stack: Stack) -> None:
     first = stack.beat()
     stack.wait_for_holder(first)
@@ -286,6 +295,7 @@ def example() -> str:
     return str(found)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_manual_runs(stack: Stack, example: str) -> None:
     stack.wait_for_holder(stack.beat())
     lines = [f"{n},user{n}@example.org,2020-01-01T00:00:{n:02d}Z" for n in range(3)]

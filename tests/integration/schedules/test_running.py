@@ -82,6 +82,7 @@ def test_a_run_that_goes_on_keeps_later_instants_from_running(stack: Stack) -> N
     assert (first["id"], first["args"][3], second["args"][3]) == (second["id"], "1", "2"), "a retry is part of the run"
 
 
+@pytest.mark.slow
 def test_a_later_run_cancels_the_one_before(stack: Stack) -> None:
     stack.wait_for_holder(stack.beat())
     stack.worker("-c", "2")
@@ -171,6 +172,7 @@ def stack_on(broker: str, folder: Path, rabbit: RabbitServer | None) -> Iterator
             yield stack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broker", "pool"),
     [
@@ -253,6 +255,7 @@ def wait_for_names(stack: Stack, *expected: str) -> None:
     wait_until(lambda: stack.holders().get(0) and set(names(stack)) == set(expected), f"the schedules are {expected}")
 
 
+@pytest.mark.slow
 def test_entries_are_followed_over_restarts_and_each_instant_is_sent_once(stack: Stack) -> None:
     entries = {"tick": TICK, "gone": {"task": "tick", "schedule": 3_600.0}}
     stack.change(beat_schedule=entries, result_expires=86_400)
@@ -299,6 +302,7 @@ def test_entries_that_only_beat_can_run_stay_with_it_and_are_shown(stack: Stack)
     assert not any("wheel_occurrence" in one for one in own)
 
 
+@pytest.mark.slow
 def test_entries_go_to_the_base_scheduler_and_back_without_a_second_run(stack: Stack) -> None:
     stack.change(beat_schedule={"slow": {"task": "tick", "schedule": 3.0}})
     for who in ("base", "wheel", "base", "wheel"):

@@ -65,6 +65,7 @@ def rows_of(peeked: Peeked) -> list[Row]:
     return [Row.of(one, n, 0, n, n) for n, one in enumerate(peeked.arrivals, 1) if isinstance(one, Message)]
 
 
+@pytest.mark.slow
 def test_delayed_tasks_wait_in_the_wheel_and_a_worker_runs_them(app: Any, edge: KombuBroker, tmp_path: Path) -> None:
     ran: list[tuple[int, float]] = []
 

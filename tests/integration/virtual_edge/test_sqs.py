@@ -145,6 +145,7 @@ def test_a_message_delivered_again_while_it_is_held_is_accepted_once(installed: 
     store.close()
 
 
+@pytest.mark.slow
 def test_an_invalid_receipt_stops_no_trim_or_leave(installed: Installation, caplog: pytest.LogCaptureFixture) -> None:
     sent = installed.send(3)
     edge, other = installed.adopted(), installed.edge()
@@ -159,6 +160,7 @@ def test_an_invalid_receipt_stops_no_trim_or_leave(installed: Installation, capl
     assert "DUMP" not in caplog.text  # kombu writes the bodies that it cannot return into a file in /tmp
 
 
+@pytest.mark.slow
 def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(installed: Installation) -> None:
     """By default kombu lets the server hold each request for 10 seconds. The wheel asks for 1 second at most."""
 
@@ -175,6 +177,7 @@ def test_neither_a_single_message_nor_an_empty_queue_delays_a_peek(installed: In
     assert seconds(lambda: edge.leave(0, 1)) < 9
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kombu.VERSION < (5, 7), reason="Kombu before 5.7 never forgets a queue that was deleted")
 def test_a_wheel_queue_that_was_deleted_is_made_anew(installed: Installation) -> None:
     edge = installed.adopted()
@@ -198,6 +201,7 @@ def test_a_refused_delete_is_reported_and_read_once(installed: Installation, mon
     assert {one.envelope_id for one in again.arrivals} == {one.envelope_id for one in peeked.arrivals}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kombu.VERSION < (5, 6), reason="Kombu before 5.6 stops at a message that is no JSON")
 def test_a_foreign_message_is_kept_and_the_others_go_on(installed: Installation) -> None:
     for text in ("hello", '{"properties": {}}', "[1, 2]"):
@@ -252,6 +256,7 @@ def test_a_server_that_is_busy_is_no_reason_to_reject(installed: Installation, m
     assert installed.publish(edge, [row]).refused == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(kombu.VERSION < (5, 7), reason="Kombu before 5.7 never forgets a queue that was deleted")
 def test_a_server_that_went_away_and_lost_its_queues_stops_nothing(tmp_path: Path) -> None:
     with SqsServer(tmp_path / "sqs") as server:

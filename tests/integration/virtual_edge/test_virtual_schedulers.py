@@ -15,6 +15,8 @@ from tests.kit.patience import patience, wait_until
 from tests.kit.servers.postgres import PostgresServer
 from tests.kit.servers.sqs import SqsServer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # kombu's own
 def test_delayed_tasks_go_through_the_wheel_and_run_once(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_a_worker_that_is_killed_after_the_commit_has_its_task_ended_by_another(
     assert [what for what, _ in paid(engine)] == ["a"]
 
 
+@pytest.mark.slow
 def test_two_workers_with_two_copies_commit_one(stack: Stack, engine: sa.Engine) -> None:
     for number in range(50):
         for _ in range(2):

@@ -436,6 +436,7 @@ def test_any_bytes_are_answered_and_kept(data: bytes, keep_eta: bool) -> None:
     assert isinstance(holds(data, keep_eta), Unreadable)
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_any_json_is_answered_and_kept(value: Any) -> None:
     holds(json.dumps(value).encode())
@@ -449,6 +450,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(PATHS), st.one_of(JSON, st.just(Ellipsis))), min_size=1, max_size=4))
 @settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 def test_a_good_message_with_changed_values_is_answered_and_kept(changes: list[tuple[tuple[str, ...], Any]]) -> None:
@@ -469,6 +471,7 @@ def test_a_good_message_with_changed_values_is_answered_and_kept(changes: list[t
 TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         Envelope,
@@ -586,6 +589,7 @@ def test_an_ordinary_message_is_read_by_msgspec_alone(
     assert isinstance(found, Message)
 
 
+@pytest.mark.slow
 @given(st.sampled_from([MESSAGE, TEXT_MESSAGE]), st.sampled_from(SPELLINGS), st.data())
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow])
 def test_any_spelling_of_a_value_is_read_alike(message: dict[str, Any], spelling: bytes, data: st.DataObject) -> None:
@@ -597,6 +601,7 @@ def test_any_spelling_of_a_value_is_read_alike(message: dict[str, Any], spelling
     same(json.dumps(copy).encode().replace(b'"@"', spelling))
 
 
+@pytest.mark.slow
 @given(st.sampled_from([MESSAGE, TEXT_MESSAGE]), st.data())
 @settings(max_examples=600, suppress_health_check=[HealthCheck.too_slow])
 def test_a_changed_message_is_answered_kept_and_read_alike(message: dict[str, Any], data: st.DataObject) -> None:
@@ -623,6 +628,7 @@ def test_a_changed_message_is_answered_kept_and_read_alike(message: dict[str, An
     holds(bytes(changed))
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text(max_size=8), JSON, max_size=5),
     st.dictionaries(st.text(max_size=8), JSON, max_size=3),

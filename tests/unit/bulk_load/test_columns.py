@@ -241,6 +241,7 @@ def rendered(app: Any, rows: list[dict[str, Any]]) -> list[Packable]:
         return renderer.messages(columns(*given_)).get(0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep_eta", [False, True])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(ANY_ROWS, max_size=25))

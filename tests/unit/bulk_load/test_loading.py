@@ -69,6 +69,7 @@ def test_each_row_goes_to_its_shard_in_one_commit(app: Any) -> None:
     assert len(inbox.messages()) == 70, "and each is in the shard of its key"
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(app: Any) -> None:
     class Forgetful(Inbox):
         def put_inboxes(self, items: Any) -> None: ...

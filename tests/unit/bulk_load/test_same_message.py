@@ -421,6 +421,7 @@ KINDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(
     deadline=None,
     max_examples=25,
@@ -526,6 +527,7 @@ class Odd(str):
         return "odd"
 
 
+@pytest.mark.slow
 @given(
     value=st.one_of(st.lists(DEEP), st.tuples(), st.tuples(DEEP), st.tuples(DEEP, DEEP), st.dictionaries(ATOMS, DEEP)),
     max_length=st.integers(0, 60) | st.just(1024),

@@ -39,6 +39,7 @@ def test_in_no_time_more_than_the_rate_and_a_burst(rate: Rate, pauses: list[int]
             assert total <= (at_ms - from_ms) * rate.count / rate.per_ms * 1.001 + burst + 1
 
 
+@pytest.mark.slow
 @given(rate=st.builds(Rate, st.integers(1, 5_000), st.sampled_from((1_000, 60_000))))
 def test_retries_at_the_returned_instants_get_the_whole_rate(rate: Rate) -> None:
     meter, now_ms, passed = Meter(rate, 0), 0, 0
@@ -256,6 +257,7 @@ def test_above_its_rate_a_queue_waits_in_order_and_holds_up_no_other() -> None:
     assert rig.engine.stats.guard_trips == 0
 
 
+@pytest.mark.slow
 def test_a_tasks_limit_and_its_queues_both_hold() -> None:
     rig = limited(tasks__heavy=(5, 1_000), celery=(10, 1_000))
     for n in range(40):

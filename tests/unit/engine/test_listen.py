@@ -87,6 +87,7 @@ def test_ingest_peeks_at_each_poll_where_the_broker_cannot_wait(rig: Rig) -> Non
             waits.assert_not_called()
 
 
+@pytest.mark.slow
 def test_no_round_fails_however_long_an_idle_scheduler_has_peeked_at_a_broker_that_cannot_wait(rig: Rig) -> None:
     """100,000 rounds are more than an hour of an idle scheduler."""
     pool, ends = ManualPool(rig.clock), Counter[Round]()

@@ -172,6 +172,7 @@ def expected(fault: str) -> Iterator[dict[str, Any]]:
         }
 
 
+@pytest.mark.slow
 def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires(tmp_path: Path) -> None:
     tests = [
         {
@@ -188,6 +189,7 @@ def test_each_alert_fires_for_its_faults_after_its_time_and_no_other_alert_fires
     assert not found, found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["nothing", "Prometheus knows no scheduler", "a queue is paused", "tasks are overdue"]
 )

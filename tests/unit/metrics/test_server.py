@@ -50,6 +50,7 @@ def test_pages_are_served_until_the_stop(caplog: pytest.LogCaptureFixture) -> No
     wait_until(lambda: not listens(port), "the server has ended")
 
 
+@pytest.mark.slow
 def test_many_idle_and_slow_clients_keep_no_page_from_others() -> None:
     port, goes_on = free_port(), threading.Event()
 

@@ -62,6 +62,7 @@ DELAYS: dict[str, tuple[dict[str, Any], datetime]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", [*ZONES, None])
 @pytest.mark.parametrize("enable_utc", [True, False])
 @pytest.mark.parametrize("delay", DELAYS)

@@ -302,6 +302,7 @@ def write_once(store: FullStore) -> bool:
     return store.withdraw(store.put_command(0, "cancel", b"{}"), (0, "cancel", b"{}"))
 
 
+@pytest.mark.slow
 def test_a_child_forked_while_another_thread_writes_can_write(wheel: Wheel) -> None:
     """SQLite keeps its locks in the memory of the process: a child could find the file locked for ever."""
     store, stop = wheel.store, threading.Event()

@@ -495,6 +495,7 @@ class Cluster:
         return sorted(found[name] for name in self.alive)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     shards=st.integers(1, 24),
@@ -527,6 +528,7 @@ def test_the_shares_become_even_with_as_few_moves_as_possible(
         assert cluster.moves == 0, "shards still move"
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     shards=st.integers(2, 12),

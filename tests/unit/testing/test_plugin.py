@@ -61,6 +61,7 @@ def run(pytester: pytest.Pytester, *options: str, **outcomes: int) -> pytest.Run
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ini", [INI, "[pytest]\n"], ids=["the ini option", "the current app"])
 @pytest.mark.parametrize("package", ["celery_wheel", "celery"])
 def test_an_app_is_found_whether_of_the_package_or_installed(pytester: pytest.Pytester, ini: str, package: str) -> None:
@@ -70,6 +71,7 @@ def test_an_app_is_found_whether_of_the_package_or_installed(pytester: pytest.Py
     run(pytester, passed=1)
 
 
+@pytest.mark.slow
 def test_the_app_is_found_by_the_marker_and_by_a_fixture_of_the_suite(pytester: pytest.Pytester) -> None:
     project(pytester, test="", ini="[pytest]\n")
     pytester.makepyfile(
@@ -111,6 +113,7 @@ def test_the_app_is_found_by_the_marker_and_by_a_fixture_of_the_suite(pytester: 
     run(pytester, passed=4)
 
 
+@pytest.mark.slow
 def test_the_app_of_celerys_own_plugin_is_found(pytester: pytest.Pytester) -> None:
     pytester.makeconftest('pytest_plugins = ["celery.contrib.pytest"]')
     pytester.makepyfile(
@@ -129,6 +132,7 @@ def test_the_app_of_celerys_own_plugin_is_found(pytester: pytest.Pytester) -> No
     run(pytester, passed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fixture", "says"),
     [
@@ -143,6 +147,7 @@ def test_a_missing_app_is_an_error_with_a_remedy(pytester: pytest.Pytester, fixt
     run(pytester, errors=1).stdout.fnmatch_lines([f"*{says}*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("marker", "says"),
     [("wheel('proj')", "must have named arguments only, got"), ("wheel(ap='proj')", "has no option ap")],
@@ -152,6 +157,7 @@ def test_an_invalid_marker_is_refused(pytester: pytest.Pytester, marker: str, sa
     run(pytester, errors=1).stdout.fnmatch_lines([f"*{says}*"])
 
 
+@pytest.mark.slow
 def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -> None:
     project(
         pytester,
@@ -172,6 +178,7 @@ def test_a_failed_assertion_shows_the_pending_tasks(pytester: pytest.Pytester) -
     run(pytester, failed=2).stdout.fnmatch_lines_random([ran, "*<proj.remind(43) due *, queue 'celery', *"])
 
 
+@pytest.mark.slow
 def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
     project(
         pytester,
@@ -192,6 +199,7 @@ def test_a_tasks_own_error_fails_the_test(pytester: pytest.Pytester) -> None:
     run(pytester, failed=1).stdout.fnmatch_lines(said)
 
 
+@pytest.mark.slow
 def test_tests_in_several_processes_and_in_any_order_do_not_affect_each_other(pytester: pytest.Pytester) -> None:
     project(
         pytester,
@@ -215,6 +223,7 @@ def test_tests_in_several_processes_and_in_any_order_do_not_affect_each_other(py
     run(pytester, "-n", "2", passed=21)
 
 
+@pytest.mark.slow
 def test_a_suite_without_the_fixture_imports_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -231,11 +240,13 @@ def test_a_suite_without_the_fixture_imports_nothing(pytester: pytest.Pytester) 
     run(pytester, passed=1)
 
 
+@pytest.mark.slow
 def test_markers_and_options_are_documented(pytester: pytest.Pytester) -> None:
     assert "@pytest.mark.wheel(app=" in pytester.runpytest_subprocess("--markers").stdout.str()
     assert "wheel_app (string)" in pytester.runpytest_subprocess("--help").stdout.str()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["celery_wheel.testing", "celery_wheel.testing.wheel"])
 def test_only_the_plugin_imports_pytest(module: str) -> None:
     program = f"import sys; sys.modules['pytest'] = None; import {module}; print('ok')"
@@ -357,6 +368,7 @@ DOCS = page("testing.md")
 FILES = dict(re.findall(r"```(?:python|ini)\n# (\S+)\n(.*?)```", DOCS, re.DOTALL))
 
 
+@pytest.mark.slow
 def test_the_examples_run(pytester: pytest.Pytester) -> None:
     assert FILES.keys() == {"shop.py", "test_shop.py", "test_freezing.py", "pytest.ini"}
     for name, text in FILES.items():

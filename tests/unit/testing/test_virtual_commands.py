@@ -114,6 +114,7 @@ def test_paused_tasks_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:
     assert [ran.id for ran in wheel.advance(minutes=10)] == [mail.id]
 
 
+@pytest.mark.slow
 def test_tasks_of_a_paused_group_wait_until_resume(wheel: VirtualWheel, add: Any) -> None:
     control, group_ = add.app.wheel, {"group": "tenant:42"}
     first, second = (add.apply_async((n, 2), countdown=60, wheel=group_).id for n in range(2))

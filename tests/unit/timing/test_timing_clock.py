@@ -172,6 +172,7 @@ def test_the_wait_doubles_up_to_its_bound_and_begins_anew_after_a_success() -> N
     assert backoff.failed() == 0.5
 
 
+@pytest.mark.slow
 def test_ten_million_failures_are_as_one() -> None:
     backoff = Backoff(0.1, 2.0, random.Random(1))
     for _ in range(5):

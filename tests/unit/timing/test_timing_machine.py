@@ -335,6 +335,7 @@ class KeepsTimers(Purgatory):
         timer.cancel = lambda timer_id: None  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [WheelMachine, PurgatoryMachine])
 def test_the_wheel_agrees_with_a_dict_and_the_purgatory_with_a_list(machine: type[RuleBasedStateMachine]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)

@@ -67,6 +67,7 @@ def test_a_caller_may_allow_no_characters_or_any_number() -> None:
         check_text("reason", "a\0" * 10_000, any_length=True)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=600))
 def test_an_accepted_text_can_be_stored(value: str) -> None:
     """The fast path of ``check_text`` accepts the same texts as the rule."""

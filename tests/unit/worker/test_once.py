@@ -145,6 +145,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(app: Any, engine: sa.Engine)
     assert (lost, paid(engine)) == (["the answer"], ["a"])
 
 
+@pytest.mark.slow
 def test_each_task_has_its_own_retention(app: Any, engine: sa.Engine) -> None:
     pay = pay_task(app, engine)
     pay.apply(("a",), task_id="1").get()

@@ -51,12 +51,14 @@ def encode(reply: Any) -> bytes:
     return b"*%d\r\n%b" % (len(reply), b"".join(map(encode, reply)))
 
 
+@pytest.mark.slow
 @given(st.lists(replies, min_size=1, max_size=5), st.lists(st.integers(1, 40), min_size=1))
 def test_replies_are_read_one_by_one_whatever_the_portions(sent: list[Any], sizes: list[int]) -> None:
     under_test = reader(Portions(b"".join(map(encode, sent)), sizes))
     assert [under_test.read_response() for _ in sent] == sent
 
 
+@pytest.mark.slow
 @given(st.integers(MOST - 2, MOST + 200_000), st.lists(st.integers(1, 2**16), min_size=1, max_size=9))
 def test_a_far_too_large_item_is_its_two_ends_and_its_size(size: int, sizes: list[int]) -> None:
     item = b"".join(b"%07d." % n for n in range(size // 8 + 1))[:size]

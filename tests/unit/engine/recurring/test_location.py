@@ -249,6 +249,7 @@ def test_a_command_with_names_in_three_shards_has_one_answer(shards: Shards) -> 
     assert shards.change("create", {name: grouped(None) for name in names}) == again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["before commit", "after commit"])
 @pytest.mark.parametrize("failing", range(1, 9))
 def test_a_commit_without_an_answer_repeats_and_loses_nothing(shards: Shards, point: str, failing: int) -> None:
@@ -384,6 +385,7 @@ def test_a_moved_schedule_waits_for_the_run_before_it(shards: Shards) -> None:
     assert [shard for shard, _ in shards.pushed] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_herd_moves_to_the_shard_of_its_group_before_it_is_due(shards: Shards) -> None:
     """A thousand names of one shard would take a while: a herd is three schedules here."""
     limits = Limits(herd_count=2, herd_per_s=1, groups={})

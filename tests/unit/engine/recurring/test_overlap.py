@@ -110,6 +110,7 @@ def due(rig: ScheduleRig) -> list[int]:
     return sorted(row.due_ms - START_MS for _, row, _ in rig.store.runs_of([rig.schedule().id], True, 99))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overlap", "ran", "ran_beside_a_run"),
     [

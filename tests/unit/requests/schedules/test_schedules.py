@@ -184,6 +184,7 @@ def test_a_command_for_a_filter_reaches_every_page(schedules: Schedules, monkeyp
     assert (names(page), names(schedules.list(after=page.next or ""))) == (["n01"], ["other"])
 
 
+@pytest.mark.slow
 def test_answers_of_earlier_parts_are_kept_when_a_later_part_has_none(
     schedules: Schedules, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 #: Entries, and schedules of the API; all are due two minutes after the start.
 COUNT, DUE_MS = 20, 120_000
 
@@ -45,6 +47,7 @@ def check_ins_of_a_herd(folder: Path) -> dict[str, Any]:
     return {"before": before, "after": seen()}
 
 
+@pytest.mark.slow
 def test_check_ins_of_a_herd_begin_at_the_look_ahead(tmp_path: Path) -> None:
     project = {"folder": str(tmp_path), "plain": False, "queues": [], "settings": {"broker_url": "memory://"}}
     said = subprocess.run(

@@ -322,6 +322,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.usefixtures("no_collector")
 def test_a_node_without_its_broker_holds_no_more_descriptors_with_each_try(
@@ -430,6 +431,7 @@ def test_a_request_has_the_fields_that_a_worker_reads() -> None:
     assert context.headers["mine"] == "own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compress", "kind"),
     [(zlib.compress, "zlib"), (bz2.compress, "bzip2"), (lzma.compress, "application/x-lzma")],

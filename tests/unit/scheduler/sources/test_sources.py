@@ -496,6 +496,7 @@ def switched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Switch
         yield found
 
 
+@pytest.mark.slow
 def test_no_instant_is_repeated_or_missed_over_switches_at_any_phase(switched: Switched) -> None:
     for number in range(24):
         switched.run("wheel" if number % 2 else "base", 5 + number * 0.75)

@@ -140,6 +140,7 @@ def test_a_shard_is_free_again_when_its_epoch_could_not_be_raised(path: Path, st
         assert standby.acquire(0, "host-b", 0, 1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 500])
 def test_tidying_keeps_the_log_short_whatever_the_size_of_commits(
     path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
