@@ -9,31 +9,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_wheel.app import Celery, install
-    from celery_wheel.control import wheel_of
-    from celery_wheel.errors import NotCommitted, ScheduleExists, WheelUnavailable
-    from celery_wheel.requests.request import TransactionalRequest
-    from celery_wheel.requests.results import CommandResult, CompletionResult, ScheduleAnswer
-    from celery_wheel.values import __version__
-    from celery_wheel.worker.batches import Batches
-    from celery_wheel.worker.once import once, once_table
-
-__all__ = [
-    "Batches",
-    "Celery",
-    "CommandResult",
-    "CompletionResult",
-    "NotCommitted",
-    "ScheduleAnswer",
-    "ScheduleExists",
-    "TransactionalRequest",
-    "WheelUnavailable",
-    "__version__",
-    "install",
-    "once",
-    "once_table",
-    "wheel_of",
-]
+    from celery_wheel.app import Celery as Celery
+    from celery_wheel.app import install as install
+    from celery_wheel.control import wheel_of as wheel_of
+    from celery_wheel.errors import NotCommitted as NotCommitted
+    from celery_wheel.errors import ScheduleExists as ScheduleExists
+    from celery_wheel.errors import WheelUnavailable as WheelUnavailable
+    from celery_wheel.requests.request import TransactionalRequest as TransactionalRequest
+    from celery_wheel.requests.results import CommandResult as CommandResult
+    from celery_wheel.requests.results import CompletionResult as CompletionResult
+    from celery_wheel.requests.results import ScheduleAnswer as ScheduleAnswer
+    from celery_wheel.values import __version__ as __version__
+    from celery_wheel.worker.batches import Batches as Batches
+    from celery_wheel.worker.once import once as once
+    from celery_wheel.worker.once import once_table as once_table
 
 _MODULES = {
     "Batches": "celery_wheel.worker.batches",
@@ -51,6 +40,9 @@ _MODULES = {
     "once_table": "celery_wheel.worker.once",
     "wheel_of": "celery_wheel.control",
 }
+
+if not TYPE_CHECKING:  # a type checker reads the imports above
+    __all__ = [*_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,46 +16,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_wheel.recurring.calendars import (
-        AllOf,
-        AnyOf,
-        BusinessDays,
-        Calendar,
-        Dates,
-        Except,
-        Holidays,
-        OfSpec,
-        Weekdays,
-    )
-    from celery_wheel.recurring.celery_schedules import from_celery
-    from celery_wheel.recurring.crontab import Crontab
-    from celery_wheel.recurring.document import from_json, to_json
-    from celery_wheel.recurring.recurrence import Recurrence
-    from celery_wheel.recurring.rrule import RRule
-    from celery_wheel.recurring.solar import Solar
-    from celery_wheel.recurring.specs import Instants, Interval, Spec
-
-__all__ = [
-    "AllOf",
-    "AnyOf",
-    "BusinessDays",
-    "Calendar",
-    "Crontab",
-    "Dates",
-    "Except",
-    "Holidays",
-    "Instants",
-    "Interval",
-    "OfSpec",
-    "RRule",
-    "Recurrence",
-    "Solar",
-    "Spec",
-    "Weekdays",
-    "from_celery",
-    "from_json",
-    "to_json",
-]
+    from celery_wheel.recurring.calendars import AllOf as AllOf
+    from celery_wheel.recurring.calendars import AnyOf as AnyOf
+    from celery_wheel.recurring.calendars import BusinessDays as BusinessDays
+    from celery_wheel.recurring.calendars import Calendar as Calendar
+    from celery_wheel.recurring.calendars import Dates as Dates
+    from celery_wheel.recurring.calendars import Except as Except
+    from celery_wheel.recurring.calendars import Holidays as Holidays
+    from celery_wheel.recurring.calendars import OfSpec as OfSpec
+    from celery_wheel.recurring.calendars import Weekdays as Weekdays
+    from celery_wheel.recurring.celery_schedules import from_celery as from_celery
+    from celery_wheel.recurring.crontab import Crontab as Crontab
+    from celery_wheel.recurring.document import from_json as from_json
+    from celery_wheel.recurring.document import to_json as to_json
+    from celery_wheel.recurring.recurrence import Recurrence as Recurrence
+    from celery_wheel.recurring.rrule import RRule as RRule
+    from celery_wheel.recurring.solar import Solar as Solar
+    from celery_wheel.recurring.specs import Instants as Instants
+    from celery_wheel.recurring.specs import Interval as Interval
+    from celery_wheel.recurring.specs import Spec as Spec
 
 _CALENDARS = "AllOf AnyOf BusinessDays Calendar Dates Except Holidays OfSpec Weekdays"
 _MODULES = {
@@ -67,6 +46,9 @@ _MODULES = {
     "from_json": "celery_wheel.recurring.document",
     "to_json": "celery_wheel.recurring.document",
 }
+
+if not TYPE_CHECKING:  # a type checker reads the imports above
+    __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
