@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from queue import Empty
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +28,7 @@ from celery.worker.control import Panel
 from celery.worker.strategy import proto1_to_proto2
 from kombu.connection import Connection
 from kombu.serialization import prepare_accept_content
-from kombu.transport import base, virtual
+from kombu.transport import memory, virtual
 from kombu.transport.virtual import Message
 from kombu.utils import json
 
@@ -249,53 +248,29 @@ _state: Any = virtual.BrokerState
 
 
 def connection_to(sink: MessageSink) -> Any:
-    channel = type("Channel", (_Channel,), {"sink": sink})
-    transport = type("Transport", (_Transport,), {"Channel": channel, "shared": _state()})
+    """Return a connection with exchanges, bindings and queues of its own: kombu's memory has one set for a process."""
+    channel = type("Channel", (_Channel,), {"sink": sink, "queues": {}})
+    transport = type("Transport", (_Transport,), {"Channel": channel, "global_state": _state()})
     return _connection("wheel.testing", transport=transport)
 
 
-class _Transport(virtual.Transport):
-    shared: Any
-    driver_type = driver_name = "memory"
-    implements = base.Transport.implements
-
-    def __init__(self, client: Any, **options: Any) -> None:
-        super().__init__(client, **options)  # type: ignore[no-untyped-call]
-        self.state = self.shared
-
-    def driver_version(self) -> str:
-        return "N/A"
-
+class _Transport(memory.Transport):
     def drain_events(self, connection: Any, timeout: Any = None, **kwargs: Any) -> None:
         """Raise TimeoutError at once, so that ``inspect`` does not wait for workers."""
         raise TimeoutError("no worker answers in a test with the fixture 'wheel'")
 
 
-class _Channel(virtual.Channel):
+class _Channel(memory.Channel):
     sink: MessageSink
-    do_restore = False
-    supports_fanout = True
 
     def _put(self, queue: str, message: Any, **options: Any) -> None:
         self.sink.deliver(self, queue, _loads(_dumps(message)))
 
-    def _put_fanout(self, exchange: str, message: Any, routing_key: str | None, **options: Any) -> None:
+    def _put_fanout(self, exchange: str, message: Any, routing_key: str | None = None, **options: Any) -> None:
         self.sink.broadcast(self, exchange, _loads(_dumps(message)))
 
     def _has_queue(self, queue: str, **options: Any) -> bool:
         return True
-
-    def _queue_bind(self, *binding: Any) -> None:
-        """Do nothing: kombu's own state has the binding."""
-
-    def _get(self, queue: str, timeout: float | None = None) -> Any:
-        raise Empty
-
-    def _size(self, queue: str) -> int:
-        return 0
-
-    def _purge(self, queue: str) -> int:
-        return 0
 
 
 class MessageSink:
