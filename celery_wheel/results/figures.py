@@ -180,37 +180,27 @@ DRAIN = {
 
 @dataclass(frozen=True, slots=True)
 class DueCounts:
-    """Tasks due in each minute from ``from_ms`` on, in each hour after that, and later."""
+    """Due tasks by the begin of their minute, and the number of those that are due later."""
 
-    minutes: list[int]
-    hours: list[int]
+    minutes: dict[int, int]
     later: int
     left_out: int  #: rows beyond the limit of a read
     queues: list[str]
 
 
-def due_counts(results: JobResults, queue: str | None, from_ms: int, minutes: int, hours: int) -> DueCounts:
-    """Counts of due tasks from an hour's beginning on, in all queues or in one."""
+def due_counts(results: JobResults, queue: str | None, from_ms: int, to_ms: int) -> DueCounts:
+    """Return the counts of tasks that are due from one instant to another, in all queues or in one."""
     table, total = read_typed(results, "minutes", MINUTES)
-    due, hours_ms = filter_by(table, "queue", queue), from_ms + minutes * 60_000
-    later = due.filter(pc.greater_equal(due["minute"], hours_ms + hours * HOUR_MS))
+    due = filter_by(table, "queue", queue)
+    later = due.filter(pc.greater_equal(due["minute"], to_ms))
+    within = due.filter(pc.and_(pc.greater_equal(due["minute"], from_ms), pc.less(due["minute"], to_ms)))
+    sums = within.group_by("minute").aggregate([("n", "sum")]).to_pylist()
     return DueCounts(
-        minutes=_counts(due, from_ms, 60_000, minutes),
-        hours=_counts(due, hours_ms, HOUR_MS, hours),
+        minutes={row["minute"]: row["n_sum"] for row in sums},
         later=pc.sum(later["n"]).as_py() or 0,
         left_out=total - table.num_rows,
         queues=distinct_names(table["queue"]),
     )
-
-
-def _counts(due: pa.Table, from_ms: int, width_ms: int, count: int) -> list[int]:
-    after = pc.subtract(due["minute"], from_ms)
-    within = pc.and_(pc.greater_equal(after, 0), pc.less(after, count * width_ms))
-    numbered = pa.table({"at": pc.divide(after, width_ms), "n": due["n"]}).filter(within)
-    counts = [0] * count
-    for row in numbered.group_by("at").aggregate([("n", "sum")]).to_pylist():
-        counts[row["at"]] = row["n_sum"]
-    return counts
 
 
 def largest_herds(results: JobResults, queue: str | None, skip: int, limit: int) -> tuple[list[dict[str, Any]], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -21,7 +21,7 @@ from celery_wheel.engine.stats import SPAN_MS, SPANS
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.values.format import format_duration, to_datetime
-from django_wheel.formats import instant, number
+from django_wheel.formats import instant
 
 #: Most steps from the axis's begin to its end: four labels with a time of day are as wide as a narrow screen.
 STEPS = 4
@@ -90,19 +90,11 @@ class TimeAxis:
 
 
 def duration_axis(most_ms: int) -> ValueAxis:
-    return _value_axis(most_ms, _SPANS, format_duration)
-
-
-def count_axis(most: int) -> ValueAxis:
-    steps = [digit * 10**power for power in range(len(str(max(1, most)))) for digit in (1, 2, 5)]
-    return _value_axis(most, steps, number)
-
-
-def _value_axis(most: int, steps: Sequence[int], label: Callable[[int], str]) -> ValueAxis:
-    step = _step(most, steps)
-    top = max(1, -(-most // step)) * step
-    ticks = [AxisTick(round(100 - 100 * value / top, 2), label(value)) for value in range(0, top + 1, step)]
-    return ValueAxis(top, ticks)
+    step = _step(most_ms, _SPANS)
+    top = max(1, -(-most_ms // step)) * step
+    return ValueAxis(
+        top, [AxisTick(round(100 - 100 * at / top, 2), format_duration(at)) for at in range(0, top + 1, step)]
+    )
 
 
 def _step(length: int, steps: Sequence[int]) -> int:
@@ -131,52 +123,6 @@ def _offset_ms(at_ms: int) -> int:
     except OverflowError:  # the last hours of the calendar
         offset = None
     return 0 if offset is None else round(offset.total_seconds() * 1_000)
-
-
-@dataclass(frozen=True, slots=True)
-class DueBar:
-    """The tasks that are due at or after ``from_ms`` and before ``to_ms``; places are percents."""
-
-    x: float
-    width: float
-    y: float
-    pending: int
-    from_ms: int
-    to_ms: int
-
-    @property
-    def height(self) -> float:
-        return round(100 - self.y, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class DueBars:
-    time: TimeAxis
-    value: ValueAxis
-    bars: Sequence[DueBar]
-
-    @property
-    def highest(self) -> DueBar | None:
-        return max(self.bars, key=lambda one: one.pending, default=None)
-
-
-def due_bars(counts: Sequence[int], begins_ms: int, width_ms: int) -> DueBars:
-    time = TimeAxis(begins_ms, begins_ms + len(counts) * width_ms)
-    value = count_axis(max(counts, default=0) or 1)
-    width = 100 / max(1, len(counts))
-    bars = [
-        DueBar(
-            x=round(n * width, 3),
-            width=round(width * 0.85, 3),
-            y=value.at(pending),
-            pending=pending,
-            from_ms=begins_ms + n * width_ms,
-            to_ms=begins_ms + (n + 1) * width_ms,
-        )
-        for n, pending in enumerate(counts)
-        if pending
-    ]
-    return DueBars(time, value, bars)
 
 
 #: The limits of the heats: a p99 of at most so many milliseconds has the heat of that place.

@@ -47,7 +47,7 @@ class DueSpan(NamedTuple):
 
 
 class DueChart(NamedTuple):
-    period: str  #: minute, hour, day, month or year
+    period: str  #: minute, hour, day, month or year; of a forecast also hours or week
     edges: Sequence[int]  #: the begin of each span, and the end of the last
     spans: list[DueSpan]  #: those that have tasks
 
@@ -67,9 +67,9 @@ class DueChart(NamedTuple):
 def due_charts(due: DueLoad, now_ms: int) -> list[DueChart]:
     """Return the charts of the next minute, hour and day; the first two are empty where no seconds were counted."""
     return [
-        _chart("minute", due.seconds, _even(now_ms, SECOND_MS, 60)),
-        _chart("hour", due.minutes, _even(now_ms, MINUTE_MS, 60)),
-        _chart("day", due.hours, _even(now_ms, HOUR_MS, 24)),
+        even_chart("minute", due.seconds, now_ms, SECOND_MS, 60),
+        even_chart("hour", due.minutes, now_ms, MINUTE_MS, 60),
+        even_chart("day", due.hours, now_ms, HOUR_MS, 24),
     ]
 
 
@@ -86,9 +86,10 @@ def later_than(chart: DueChart, hours: Mapping[int, int]) -> int:
     return sum(pending for begin_ms, pending in hours.items() if begin_ms >= chart.edges[-1])
 
 
-def _even(now_ms: int, width_ms: int, size: int) -> list[int]:
+def even_chart(period: str, counts: Mapping[int, int], now_ms: int, width_ms: int, size: int) -> DueChart:
+    """Return the chart of so many spans of one width, the first of which has the present."""
     begins_ms = now_ms - now_ms % width_ms
-    return list(range(begins_ms, begins_ms + (size + 1) * width_ms, width_ms))
+    return _chart(period, counts, list(range(begins_ms, begins_ms + (size + 1) * width_ms, width_ms)))
 
 
 def _days(now_ms: int, count: int) -> list[int]:
@@ -167,7 +168,7 @@ def draw_bars(chart: DueChart, times: Moments, link: DueLink) -> SafeString:
     scale = (number(top), number(top // 2) if top > 1 else "", "0")
     labels = "".join(f'<text x="{at:g}%" y="{PLOT + 15}">{escape(text)}</text>' for at, text in _ticks(chart, times))
     return mark_safe(  # noqa: S308 - texts are escaped above, all else are numbers
-        f'<div class="wheel-plot" aria-hidden="true"><div>{"".join(f"<span>{value}</span>" for value in scale)}</div>'
+        f'<div class="wheel-bars" aria-hidden="true"><div>{"".join(f"<span>{value}</span>" for value in scale)}</div>'
         f'<svg height="{PLOT + BELOW}"><svg width="100%" height="{PLOT}">{lines}{bars}</svg>{labels}</svg></div>'
     )
 
@@ -179,7 +180,7 @@ def _ticks(chart: DueChart, times: Moments) -> Iterator[tuple[float, str]]:
         place = chart.size * quarter // 4
         at_ms, at = chart.edges[place], 100 * place / chart.size
         date = times.date(at_ms)
-        if chart.period in ("month", "year"):
+        if chart.period in ("week", "month", "year"):
             yield at, date
         else:
             yield at, times.clock(at_ms) if date == day else times.moment(at_ms)

@@ -31,7 +31,9 @@ from celery_wheel.values.format import format_duration, printable
 from celery_wheel.values.text import whole_number
 from django_wheel import models
 from django_wheel.drawing import charts
-from django_wheel.drawing.charts import HEAT, HeatCell, TimeAxis, due_bars, heat_cells
+from django_wheel.drawing.charts import HEAT, HeatCell, TimeAxis, heat_cells
+from django_wheel.drawing.due_load import MINUTE_MS, DueLink, draw_bars, even_chart, rows_of
+from django_wheel.formats import Moments
 from django_wheel.project import project_conf
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
@@ -228,9 +230,8 @@ def _scale() -> list[tuple[int, str]]:
 
 
 DRAINS = 100
-MINUTE_MS = 60_000
-#: Bars of the charts: so many minutes, then so many hours.
-MINUTES, HOURS = 240, 168
+#: Bars of the charts: so many minutes, then the hours of eight days, whose quarters begin at one time of day.
+MINUTES, HOURS = 240, 192
 
 
 def forecast(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
@@ -244,19 +245,27 @@ def _forecast_values(found: JobResults, query: PageQuery, page: int) -> dict[str
     queue, summary = query.criteria.queue, found.summary
     as_of_ms = moment_ms(summary.get("now")) or 0
     begins_ms = as_of_ms - as_of_ms % HOUR_MS
-    due = figures.due_counts(found, queue, begins_ms, MINUTES, HOURS)
     hours_ms = begins_ms + MINUTES * MINUTE_MS
+    due = figures.due_counts(found, queue, begins_ms, hours_ms + HOURS * HOUR_MS)
+    plots = {
+        _("by the minute"): even_chart("hours", due.minutes, begins_ms, MINUTE_MS, MINUTES),
+        _("by the hour"): even_chart("week", due.minutes, hours_ms, HOUR_MS, HOURS),
+    }
+    times = Moments(now_ms())
+    link = DueLink("../pending/", "" if queue is None else f"&amp;{urlencode({'queue': queue})}")
     herds, of = figures.largest_herds(found, queue, (page - 1) * LINES, LINES)
     drains, drains_of = figures.longest_drains(found, queue, DRAINS)
     return {
         "counts": {name: whole(summary, name) for name in ("pending", "overdue", "beyond")},
         "queues": readable(due.queues),
         "as_of_ms": as_of_ms,
-        "now_ms": now_ms(),
+        "now_ms": times.now_ms,
         "due": due,
-        "minutes": due_bars(due.minutes, begins_ms, MINUTE_MS),
-        "hours": due_bars(due.hours, hours_ms, HOUR_MS),
-        "narrowed": "" if queue is None else urlencode({"queue": queue}) + "&",
+        "charts": [
+            (by, times.span(chart.edges[0], chart.edges[-1]), chart, draw_bars(chart, times, link))
+            for by, chart in plots.items()
+        ],
+        "rows": [row for chart in plots.values() for row in rows_of(chart, times, link)],
         "busiest": _busiest(summary),
         "herds": [{**one, "query": _query_of_herd(one)} for one in herds],
         "range": page_range(query, page, len(herds), of),

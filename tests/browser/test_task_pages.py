@@ -21,7 +21,7 @@ CUT_OFF = """[...document.querySelectorAll('.wheel-rows')]
     .filter((one) => one.scrollWidth > one.parentNode.clientWidth).map((one) => one.id)"""
 #: Returns the labels of plots and rings that lie on a bar, a point or an arc.
 COVERED = """[...document.querySelectorAll('svg')].flatMap((plot) => {
-  const marks = [...plot.querySelectorAll('a rect:not(.wheel-target), a circle, .wheel-ring path, rect.wheel-bar')]
+  const marks = [...plot.querySelectorAll('a rect:not(.wheel-target), a circle, .wheel-ring path')]
     .map((one) => one.getBoundingClientRect());
   return [...plot.querySelectorAll('text')].filter((label) => {
     const own = label.getBoundingClientRect();

@@ -62,7 +62,7 @@ def test_the_pages_are_whole(variant: RunningSite, visit: Visit, screen: int) ->
 def drawn(page: Page) -> None:
     """Check that a chart has a colour under each theme, and its time from left to right in each language."""
     # A poll may replace the chart at any moment: ``expect`` looks again at the new one.
-    expect(page.locator(".wheel-plot").first).to_have_css("direction", "ltr")
+    expect(page.locator(".wheel-bars").first).to_have_css("direction", "ltr")
     colours = {
         page.evaluate(f"getComputedStyle(document.querySelector('.wheel')).getPropertyValue('{name}')").strip()
         for name in ("--body-bg", "--body-fg", "--link-fg", "--error-fg", "--hairline-color")
