@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 from urllib.parse import urlencode
 
+from django.core.exceptions import ValidationError
 from django.http import QueryDict
-from django.utils.dateparse import parse_datetime
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 
@@ -15,6 +14,7 @@ from celery_wheel.store.model import MAX_SEQ, Position
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.values.text import whole_number
 from django_wheel.formats import number
+from django_wheel.forms import moment_ms
 
 LINES = 100
 MAX_MS = 2**62
@@ -73,11 +73,12 @@ class PageQuery:
         text = self.word(name)
         if text is None or whole_number(text) is not None:
             return self._number(name, MAX_MS)
-        moment_ms = _moment_ms(text)
-        if moment_ms is None:
+        try:
+            return moment_ms(text, get_current_timezone())
+        except ValidationError:
             rule = _("%(name)s must be a date and time like 2026-11-21 08:30, or Unix milliseconds, got %(value)s")
             self._ignore(rule, name)
-        return moment_ms
+        return None
 
     def _place(self, name: str) -> Position | None:
         text = self.word(name)
@@ -116,15 +117,3 @@ class PageQuery:
         if isinstance(place, str):
             return self.link(after_name=place, selected=None)
         return self.link(after=f"{place.due_ms}.{place.seq}", selected=None)
-
-
-def _moment_ms(text: str) -> int | None:
-    """Parse a date and time; without a zone it is in the current time zone."""
-    try:
-        moment = parse_datetime(text)
-    except ValueError:
-        return None
-    if moment is None:
-        return None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=get_current_timezone())
-    return round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
