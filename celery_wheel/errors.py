@@ -7,6 +7,7 @@ All derive from ``WheelError``. Each error is also the builtin that it resembles
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 
@@ -36,6 +37,14 @@ class ScheduleExists(WheelError, ValueError):
 
 class PackageMissing(WheelError, ImportError):
     """An optional package is not installed; the message names the extra that installs it."""
+
+
+def import_extra(module: str, extra: str, reason: str) -> Any:
+    """Return a module of an optional package. Raises PackageMissing; its text begins with ``reason``: ``X needs``."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise PackageMissing(f"{reason} {module} ({error}); run: pip install 'celery-wheel[{extra}]'") from error
 
 
 class StoreError(WheelError, OSError):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from celery_wheel.engine.stats import Histogram
-from celery_wheel.errors import PackageMissing
+from celery_wheel.errors import import_extra
 from celery_wheel.metrics.samples import METRICS, Collect, Kind, Metric, Sample
 from celery_wheel.overview import Shared
 from celery_wheel.values import __version__
@@ -23,13 +23,7 @@ UNITS = {"seconds": "s", "bytes": "By"}
 
 def check_installed() -> None:
     """Raise PackageMissing where OpenTelemetry's API is not installed."""
-    try:
-        import opentelemetry.metrics  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise PackageMissing(
-            "wheel_opentelemetry needs the package opentelemetry-api; install it by: pip install "
-            "'celery-wheel[opentelemetry]'"
-        ) from error
+    import_extra("opentelemetry.metrics", "opentelemetry", "wheel_opentelemetry needs")
 
 
 def instrument(collect: Collect, provider: Any = None) -> None:

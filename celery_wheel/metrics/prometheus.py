@@ -8,19 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from celery_wheel.errors import PackageMissing
+from celery_wheel.errors import import_extra
 from celery_wheel.metrics.samples import Collect, Kind, Metric, Sample
 
 
 def check_installed() -> None:
     """Raise PackageMissing where prometheus_client is not installed."""
-    try:
-        import prometheus_client  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise PackageMissing(
-            "metrics for Prometheus need the package prometheus_client; install it by: pip install "
-            "'celery-wheel[metrics]'"
-        ) from error
+    import_extra("prometheus_client", "metrics", "metrics for Prometheus need")
 
 
 class WheelCollector:

@@ -14,7 +14,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from celery_wheel.errors import PackageMissing
+from celery_wheel.errors import import_extra
 from celery_wheel.recurring.checks import check_duration, check_list, check_type, refuse
 from celery_wheel.recurring.local import WallClock, next_instant
 from celery_wheel.recurring.specs import DAY_S, EPOCH_DAY, Spec, day_number, day_to_date
@@ -271,9 +271,4 @@ def _countries() -> Any:
 
 
 def _package() -> Any:
-    try:
-        import holidays
-    except ImportError as error:
-        message = f"calendars of holidays need holidays ({error}); run: pip install 'celery-wheel[holidays]'"
-        raise PackageMissing(message) from error
-    return holidays
+    return import_extra("holidays", "holidays", "calendars of holidays need")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import asin, cos, degrees, radians, sin
 from typing import Any
 
-from celery_wheel.errors import PackageMissing
+from celery_wheel.errors import import_extra
 from celery_wheel.recurring.checks import check_choice, refuse
 from celery_wheel.recurring.specs import Spec
 from celery_wheel.values.text import END_OF_TIME_MS
@@ -100,8 +100,4 @@ def _search(spec: Solar, from_ms: int) -> int | None:
 
 
 def _ephem() -> Any:
-    try:
-        import ephem
-    except ImportError as error:
-        raise PackageMissing(f"solar events need ephem ({error}); run: pip install 'celery-wheel[solar]'") from error
-    return ephem
+    return import_extra("ephem", "solar", "solar events need")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery.schedules import ParseException
 
 from celery_wheel import recurring
-from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError, WheelError
+from celery_wheel.errors import RecurrenceError, SettingError, WheelError, import_extra
 from celery_wheel.recurring.definition import read_definition, to_text
 from celery_wheel.scheduler.sources.follower import schedules_named
 from celery_wheel.values import parts
@@ -63,10 +63,7 @@ class ImportOptions:
     @contextmanager
     def redis(self, url: str) -> Iterator[Any]:
         """Yield a client of the Redis at a URL, whose answers are bytes. Raises PackageMissing, SettingError."""
-        try:
-            import redis
-        except ImportError as error:
-            raise PackageMissing("reading a Redis needs its client: pip install 'celery-wheel[redis]'") from error
+        redis = import_extra("redis", "redis", "reading a Redis needs")
         try:
             client = redis.Redis.from_url(self.url or url, decode_responses=False)
         except ValueError as error:

@@ -1,10 +1,8 @@
 """Instants of tests, written as people write them."""
 
-import builtins
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -41,14 +39,3 @@ def refused(message: str) -> Iterator[None]:
     with pytest.raises(RecurrenceError) as caught:
         yield
     assert str(caught.value).startswith(message)
-
-
-def refuse_import(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    own = builtins.__import__
-
-    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == package:
-            raise ImportError(f"No module named {package!r}")
-        return own(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)

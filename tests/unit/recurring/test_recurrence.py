@@ -1,5 +1,6 @@
 """Recurrences: limits, calendars and until when they hold, reasons, refusals, and properties that hold for all."""
 
+import sys
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from itertools import pairwise, takewhile
 from operator import and_, invert, or_
@@ -17,7 +18,7 @@ from celery_wheel import recurring as r
 from celery_wheel.errors import PackageMissing, RecurrenceError
 from celery_wheel.recurring import calendars as calendars_module
 from celery_wheel.recurring.local import FOLDS, GAPS, wall_clock
-from tests.unit.recurring.instants import EPOCH, ms, refuse_import, refused, shown
+from tests.unit.recurring.instants import EPOCH, ms, refused, shown
 from tests.unit.recurring.random_specs import random_crontab
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -337,7 +338,7 @@ def test_only_calendars_combine() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_import(monkeypatch, "holidays")
+    monkeypatch.setitem(sys.modules, "holidays", None)
     calendars_module._countries.cache_clear()
     with pytest.raises(PackageMissing, match=r"pip install 'celery-wheel\[holidays\]'"):
         r.Holidays("FR")

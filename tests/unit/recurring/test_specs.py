@@ -3,6 +3,7 @@
 Gaps and folds by name: each zone's own way to move its clocks, and each rule for it.
 """
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -22,7 +23,7 @@ from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Sola
 from celery_wheel.recurring.celery_schedules import from_celery
 from celery_wheel.recurring.local import WallClock, resolve, zone_of
 from celery_wheel.recurring.solar import EVENTS
-from tests.unit.recurring.instants import EPOCH, following, ms, refuse_import, refused, shown
+from tests.unit.recurring.instants import EPOCH, following, ms, refused, shown
 from tests.unit.recurring.proof import ZONES
 
 
@@ -217,7 +218,7 @@ def test_a_place_without_the_event_is_refused() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_import(monkeypatch, "ephem")
+    monkeypatch.setitem(sys.modules, "ephem", None)
     with pytest.raises(PackageMissing, match=r"pip install 'celery-wheel\[solar\]'"):
         Solar("sunrise", 1, 2)
 
