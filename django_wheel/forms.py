@@ -214,6 +214,11 @@ def _name(help_text: Any = "", *, strip: bool = True) -> forms.CharField:
 
 
 class PauseForm(ReasonForm):
+    verb, title = "pause", _("Pause")
+    effect = _(
+        "The scheduler dispatches none of these tasks until they are resumed. Tasks that fall due wait in order and "
+        "can still be cancelled."
+    )
     scope = forms.ChoiceField(label=_("Scope"), choices=SCOPES)
     name = _name(
         _(
@@ -238,11 +243,13 @@ class PauseForm(ReasonForm):
         return {"everything": True} if scope == "all" else {scope: self.cleaned_data["name"]}
 
     @property
-    def label(self) -> str:
+    def gate(self) -> str:
         return gate_label(self.cleaned_data["scope"], self.cleaned_data["name"])
 
 
 class ResumeForm(PauseForm):
+    verb, title = "resume", _("Resume")
+    effect = _("Resuming ends a pause of the same queue, task or group, or of everything.")
     name = _name(strip=False)
     over = forms.IntegerField(
         label=_("Minutes for the backlog"),
