@@ -87,10 +87,17 @@ def pick(context: Any, row: int, task: Any) -> SafeString:
 
 
 @register.simple_tag(takes_context=True)
+def heads(context: Any, *names: str) -> SafeString:
+    """Return the heads of the columns ``names``, as far as the page has these columns."""
+    columns = context["columns"]
+    return SafeString("".join([columns[name][0] for name in names if name in columns]))
+
+
+@register.simple_tag(takes_context=True)
 def cells(context: Any, row: Any, *names: str) -> SafeString:
     """Return the cells of the columns ``names``, as far as the page has these columns."""
     columns = context["columns"]
-    return SafeString("".join([f"{columns[name]}{_CELLS[name](row)}</td>" for name in names if name in columns]))
+    return SafeString("".join([f"{columns[name][1]}{_CELLS[name](row)}</td>" for name in names if name in columns]))
 
 
 def _name(text: Any, cut: int = values.NAME_CUT) -> SafeString:

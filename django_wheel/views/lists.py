@@ -2,7 +2,7 @@
 
 Each list pages by key: the store reads as many rows as the page shows, wherever in the store they are, and counts none.
 Names for filters come from the process's overview, which is read once a second. A column is a line of ``COLUMNS``, its
-cell a line of ``_CELLS`` in ``templatetags/wheel_format``, and its head is in the page's template.
+cell a line of ``_CELLS`` in ``templatetags/wheel_format``.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ NAMES = 1_000
 
 KINDS = ("rejected", "cancelled", "expired", "moved")
 
-#: Fields that have a column where a row of the page has a value → the column's label, and whether it has figures.
+#: Fields that have a column where a row of the page has a value → the column's label and class.
 COLUMNS = {
-    "task": (_("Task"), False),
-    "target": (_("Queue"), False),
-    "priority": (_("Priority"), True),
-    "key": (_("Key"), False),
-    "group": (_("Group"), False),
-    "size": (_("Size"), True),
-    "reason": (_("Reason"), False),
-    "actor": (_("By"), False),
-    "late_ms": (_("Late"), True),
-    "dispatched_ms": (_("Dispatched"), False),
-    "shard": (_("Shard"), True),
+    "task": (_("Task"), ""),
+    "target": (_("Queue"), ""),
+    "priority": (_("Priority"), "wheel-figure"),
+    "key": (_("Key"), ""),
+    "group": (_("Group"), ""),
+    "size": (_("Size"), "wheel-figure"),
+    "reason": (_("Reason"), ""),
+    "actor": (_("By"), ""),
+    "late_ms": (_("Late"), "wheel-figure"),
+    "dispatched_ms": (_("Dispatched"), ""),
+    "shard": (_("Shard"), "wheel-figure"),
 }
 
 
@@ -95,12 +95,15 @@ def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> dict[str, Any]:
-    """Return a page with the columns that it needs, each with the start of its cells."""
+    """Return a page with the columns that it needs, each with its head and the start of its cells."""
     shown = page.items if rows is None else rows
     several = wheel.store.shards > 1
     columns = {
-        name: format_html('<td class="{}" data-label="{}">', "wheel-figure" if figures else "", label)
-        for name, (label, figures) in COLUMNS.items()
+        name: (
+            format_html('<th scope="col" class="{}">{}</th>', kind, label),
+            format_html('<td class="{}" data-label="{}">', kind, label),
+        )
+        for name, (label, kind) in COLUMNS.items()
         if any(getattr(row, name, None) not in (None, "") for row in shown) and (several or name != "shard")
     }
     return {"page": page, "columns": columns, "several": several, "now_ms": now_ms()}
