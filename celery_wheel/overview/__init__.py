@@ -462,8 +462,8 @@ class Shared(Generic[T]):
 
 
 class OverviewCache(Shared[Overview]):
-    def __init__(self, store: FullStore, now_ms: Callable[[], int], clock: Callable[[], float] = time.monotonic):
-        super().__init__(self._overview, clock)
+    def __init__(self, store: FullStore, now_ms: Callable[[], int]):
+        super().__init__(self._overview)
         self._store = store
         self._now_ms = now_ms
 

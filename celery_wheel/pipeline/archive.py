@@ -156,9 +156,6 @@ DAY = "day"
 #: With the type of DAY, because Spark would read it as a date.
 SCHEMA = StructType([*HISTORY_SCHEMA.fields]).add(DAY, StringType())
 
-#: Identifies an event: an outcome has no settlement and a position of its own. Numbers are unique in a store.
-IDENTITY = ("lane", "due_ms", "seq", "settlement")
-
 #: The order of a shard's events, which is that of its numbers, not of instants: a clock may be set back. The messages
 #: of one key are in one shard.
 ORDER = ("shard", "coalesce(settlement, seq)", "lane", "due_ms", "seq")

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -55,17 +54,6 @@ class Bell(Protocol):
 
     def wait(self, most_s: float) -> None:
         """Wait until something may have arrived."""
-
-    def close(self) -> None: ...
-
-
-class SilentBell:
-    """The bell of a store that does not tell."""
-
-    tells = False
-
-    def wait(self, most_s: float) -> None:
-        time.sleep(most_s)
 
     def close(self) -> None: ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from unittest import mock
 
 from celery import states
 from celery.backends.cache import CacheBackend
@@ -42,21 +43,10 @@ def settings(app: Any, **values: Any) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def whole(thing: Any) -> Iterator[None]:
-    """Restore all of an object's own attributes, and remove new ones."""
-    before = dict(vars(thing))
-    try:
-        yield
-    finally:
-        vars(thing).clear()
-        vars(thing).update(before)
-
-
-@contextmanager
 def installed(app: Any) -> Iterator[None]:
     had_amqp = "amqp" in vars(app)
     classes = type(app), type(app.amqp)
-    with whole(app.amqp):
+    with mock.patch.dict(vars(app.amqp)):
         if not isinstance(app, WheelApp):
             install(app)
         try:
@@ -76,7 +66,7 @@ def connected(app: Any, connection: Any) -> Iterator[None]:
     producers = _producers(connections=pool, limit=None)
     with (
         attributes(app, _pool=pool),
-        whole(app.amqp),
+        mock.patch.dict(vars(app.amqp)),
         attributes(app.amqp, Connection=lambda *args, **options: connection.clone(), _producer_pool=producers),
     ):
         try:

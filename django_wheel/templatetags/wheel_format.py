@@ -19,7 +19,6 @@ from django_wheel.views import payload
 register = template.Library()
 
 register.filter("instant", formats.instant)
-register.filter("clock", formats.clock)
 register.filter("second", formats.second)
 register.filter("duration", values.format_duration)
 register.filter("headers", formats.format_headers)

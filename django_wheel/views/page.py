@@ -52,7 +52,7 @@ may_erase = _holds(ERASE)
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
 
 READING = ("GET", "HEAD")
-#: Longest text of an error on a page, in characters.
+#: Longest text of an error on a page or in a message, in characters.
 ERROR_CUT = 2_000
 
 

@@ -34,6 +34,7 @@ from django_wheel import models
 from django_wheel.formats import counted, results_text
 from django_wheel.forms import ReasonForm
 from django_wheel.project import masked_text, project_wheel
+from django_wheel.views.page import ERROR_CUT
 
 T = TypeVar("T")
 
@@ -41,8 +42,6 @@ T = TypeVar("T")
 TIMEOUT_S = 5.0
 #: Rows on the confirmation page; names in an entry of the log; characters of its title, as Django's table has them.
 ROWS, LOGGED, TITLE_CUT = 20, 20, 200
-#: Characters of an error in a message.
-ERROR_CUT = 2_000
 
 _PAGES = {
     "pending": models.Pending,

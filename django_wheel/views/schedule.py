@@ -133,7 +133,6 @@ def upcoming_values(recurrence: Recurrence, at_ms: int, made: int = 0) -> dict[s
     return {
         "words": in_words(recurrence, gettext),
         "upcoming": lines,
-        "occurrences": sum(not line.instant.left_out for line in lines),
         "zone": recurrence.zone,
         "own_zone": get_current_timezone_name(),
         "is_own_zone": all(line.in_zone == line.for_viewer for line in lines),
@@ -401,7 +400,7 @@ def _of_definition(schedule: Schedule, sight: Sight) -> dict[str, Any]:
         if document.get(part)
     ]
     raw = "" if document or not sight.may else sight.mask.part(schedule.definition.encode()).decode()
-    values: dict[str, Any] = {"document": document, "parts": parts, "raw": raw}
+    values: dict[str, Any] = {"parts": parts, "raw": raw}
     try:
         definition = read_definition(schedule.definition)
     except WheelError as error:

@@ -8,6 +8,7 @@ too long, the session was ended); after it, the whole change is (the answer of C
 import bisect
 import itertools
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from celery_wheel.errors import Fenced, RequestWithdrawn, StoreRolledBack, Wheel
 from celery_wheel.store import model
 from celery_wheel.store.bulk_model import BulkPart, BulkRows
 from celery_wheel.store.erasure_model import AuditErasure, ErasureCriterion
-from celery_wheel.store.ports import Bell, ForgetPlace, Renewal, Retention, SilentBell
+from celery_wheel.store.ports import Bell, ForgetPlace, Renewal, Retention
 from celery_wheel.store.schedule_model import Run, Schedule
 from tests.kit.rows import tally_key
 from tests.simulation import model_history
@@ -38,6 +39,17 @@ def no_fault(_point: str) -> None:
 
 def unseen(*_event: object) -> None:
     """Stands for a reader of what happens, such as ``tests.model.traces``."""
+
+
+class SilentBell:
+    """The bell of a store that does not tell."""
+
+    tells = False
+
+    def wait(self, most_s: float) -> None:
+        time.sleep(most_s)
+
+    def close(self) -> None: ...
 
 
 class Disk:

@@ -29,7 +29,7 @@ from celery_wheel.archive.reader import DataFile, Manifest, last_manifest, parse
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import IDENTITY, ArchiveRun, Compacted, Compaction, began_ms
+from celery_wheel.pipeline.archive import ArchiveRun, Compacted, Compaction, began_ms
 from celery_wheel.pipeline.jobs import archive as archive_job
 from celery_wheel.pipeline.source.options import format_events
 from celery_wheel.store import open_store
@@ -286,7 +286,7 @@ def test_a_run_that_is_overtaken_stops(filled: Site, folder: MemoryFolder, monke
     assert_same(folder, *store_events(filled))
 
 
-RACE_KEY = (*IDENTITY, "shard")
+RACE_KEY = ("lane", "due_ms", "seq", "settlement", "shard")
 
 
 class Race:

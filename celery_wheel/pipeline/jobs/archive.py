@@ -3,10 +3,11 @@
 An event's number is that of its settlement or outcome: one sequence a shard, in the order of commits. A shard's mark is
 the number up to which the archive has every event; ``celery_wheel.pipeline.archive`` has the steps of a run.
 
-Promises: each event is in the archive once (``IDENTITY``), however often the job is killed and runs again; one that was
-dispatched twice is two events. A reader sees the archive before a run or after it. A run costs what is new. The events
-of a task and the messages of a key are in order (``ORDER``), also after a clock was set back. The mark moves only after
-the rows were read back and counted. The job reports events that retention removed unarchived, with exit code 1.
+Promises: each event is in the archive once (by lane, position and settlement), however often the job is killed and runs
+again; one that was dispatched twice is two events. A reader sees the archive before a run or after it. A run costs what
+is new. The events of a task and the messages of a key are in order (``ORDER``), also after a clock was set back. The
+mark moves only after the rows were read back and counted. The job reports events that retention removed unarchived,
+with exit code 1.
 Non-promises: the archive lacks the first dispatch of a row that was repeated, cancelled or moved before it was
 archived. Across a reshard a key has two shards. Without ``wheel_history_archive`` the events that a reshard removes are
 not reported.

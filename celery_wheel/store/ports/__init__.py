@@ -26,7 +26,6 @@ from celery_wheel.store.store_model import Bell as Bell
 from celery_wheel.store.store_model import ForgetPlace as ForgetPlace
 from celery_wheel.store.store_model import Renewal as Renewal
 from celery_wheel.store.store_model import Retention as Retention
-from celery_wheel.store.store_model import SilentBell as SilentBell
 from celery_wheel.store.store_model import StoreIdentity as StoreIdentity
 
 if TYPE_CHECKING:
