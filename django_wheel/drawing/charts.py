@@ -75,7 +75,7 @@ class TimeAxis:
     @property
     def ticks(self) -> list[AxisTick]:
         """Ticks at round times of day of the current time zone, also where its clocks change in between."""
-        step = _step(self.to_ms - self.from_ms, _SPANS)
+        step = _step(self.to_ms - self.from_ms)
         ticks: list[AxisTick] = []
         day = ""
         for at_ms in _round_instants(self.from_ms, self.to_ms, step):
@@ -90,17 +90,17 @@ class TimeAxis:
 
 
 def duration_axis(most_ms: int) -> ValueAxis:
-    step = _step(most_ms, _SPANS)
+    step = _step(most_ms)
     top = max(1, -(-most_ms // step)) * step
     return ValueAxis(
         top, [AxisTick(round(100 - 100 * at / top, 2), format_duration(at)) for at in range(0, top + 1, step)]
     )
 
 
-def _step(length: int, steps: Sequence[int]) -> int:
-    """Return the smallest step that divides the length into few parts; beyond the last step, a multiple of it."""
-    at = bisect_left(steps, length / STEPS)
-    return steps[at] if at < len(steps) else -(-length // (STEPS * steps[-1])) * steps[-1]
+def _step(length: int) -> int:
+    """Return the smallest span that divides the length into few parts; beyond the last span, a multiple of it."""
+    at = bisect_left(_SPANS, length / STEPS)
+    return _SPANS[at] if at < len(_SPANS) else -(-length // (STEPS * _SPANS[-1])) * _SPANS[-1]
 
 
 def _round_instants(from_ms: int, to_ms: int, step: int) -> list[int]:
