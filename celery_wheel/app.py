@@ -33,13 +33,14 @@ from celery_wheel.conf import Conf, explained_names
 from celery_wheel.conf.store import calling_module
 from celery_wheel.errors import SettingError
 from celery_wheel.producer.destination import is_eligible
-from celery_wheel.producer.eta import due_time, epoch_us
+from celery_wheel.producer.eta import due_time
 from celery_wheel.producer.groups import may_name_group, with_group
 from celery_wheel.producer.interception import WheelAMQP, WheelEta, divert_sender
 from celery_wheel.producer.options import CallOptions, parse, with_batch
 from celery_wheel.producer.transaction import inbox_of, is_transactional
 from celery_wheel.store.schedule_model import OCCURRENCE
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.instants import us_of
 from celery_wheel.values.log import get_logger
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class WheelApp:
         app: Any = self
         conf = Conf(app)
         now = app.now()
-        now_us = epoch_us(now)
+        now_us = us_of(now)
         countdown, eta = call.get("countdown"), call.get("eta")
         if conf.enabled or options.transactional:
             conf.check_once()

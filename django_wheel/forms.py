@@ -5,7 +5,7 @@ A time is in the admin's time zone. When clocks change, a time that exists twice
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
 
 from django import forms
@@ -24,8 +24,6 @@ from celery_wheel.requests.arguments import group_of
 from celery_wheel.values.format import to_datetime
 from celery_wheel.values.text import END_OF_TIME_MS, MAX_TEXT
 from django_wheel.formats import gate_label
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Milliseconds of each unit; the largest first.
 UNITS = (
@@ -56,7 +54,7 @@ def moment_ms(text: str, zone: tzinfo) -> int:
         if found.kind == "gap":
             raise ValidationError(_("This time does not exist: the clocks skip it."))
         moment = found.first
-    at_ms = round((moment - _EPOCH).total_seconds() * 1_000)
+    at_ms = round(moment.timestamp() * 1_000)
     if not 0 <= at_ms < END_OF_TIME_MS:
         raise ValidationError(_("The time must be from 1970 to the end of 9998."))
     return at_ms

@@ -21,8 +21,9 @@ from typing import Any
 from celery.canvas import Signature
 from celery.local import Proxy
 
-from celery_wheel.producer.eta import DueTime, due_time, epoch_us
+from celery_wheel.producer.eta import DueTime, due_time
 from celery_wheel.producer.options import PLAIN, CallOptions, name_of, parse
+from celery_wheel.values.instants import us_of
 from celery_wheel.values.text import END_OF_TIME_MS
 
 FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers", "group")
@@ -170,7 +171,7 @@ def _due(app: Any, countdown: Any, eta: Any) -> DueTime:
     if countdown is not None:
         now = app.now()
         return due_time(app, now, countdown, now)
-    if type(eta) is datetime and eta.utcoffset() is not None and 0 <= (at_us := epoch_us(eta)) < _END_US:
+    if type(eta) is datetime and eta.utcoffset() is not None and 0 <= (at_us := us_of(eta)) < _END_US:
         return DueTime(eta.isoformat(), at_us)  # the result of ``due_time``, faster: most rows are of this kind
     if type(eta) is not int:
         if not eta:

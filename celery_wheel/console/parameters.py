@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from celery_wheel.values.instants import ms_of
 from celery_wheel.values.text import whole_number
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,8 +62,7 @@ def _instant(text: str) -> int | None:
         return number if number in _MILLISECONDS else None
     try:
         moment = datetime.fromisoformat(text)
-        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return int(aware.timestamp() * 1_000)
+        return ms_of(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
 

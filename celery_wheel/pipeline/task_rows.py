@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -37,6 +37,7 @@ from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.inputs import BROKEN
 from celery_wheel.pipeline.source.options import NO_ID
 from celery_wheel.recurring.local import resolve, zone_of
+from celery_wheel.values.instants import us_of
 from celery_wheel.values.text import END_OF_TIME_MS
 
 TASK, REASON = "wheel_task", "wheel_reason"
@@ -230,9 +231,6 @@ FOLDS: tuple[Fold, ...] = ("first", "second", "reject")
 #: Typed as Any: PySpark's annotations lack some of its signatures.
 udf: Any = arrow_udf
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
 
 class LocalInstant(NamedTuple):
     at_us: int | None  #: Unix microseconds; None where there is a reason
@@ -258,7 +256,7 @@ def to_instant(local: str | None, zone: str | None, gap: Gap = "shift", fold: Fo
         return LocalInstant(None, f"local time occurs twice in {zone}: {local}")
     if (kind == "gap" and gap == "earlier") or (kind == "fold" and fold == "second"):
         at = second
-    return LocalInstant((at - _EPOCH) // _MICROSECOND)
+    return LocalInstant(us_of(at))
 
 
 def to_instants(local: Column, zone: Column, gap: Gap = "shift", fold: Fold = "first") -> Column:

@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
+from celery_wheel.values.instants import us_of, utc_of_us
 from celery_wheel.values.text import END_OF_TIME_MS
 
 ACCEPTED = "a datetime, or a text in ISO 8601 like 2030-01-31T09:30:00+01:00, which is UTC without an offset"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class DueTime(NamedTuple):
@@ -50,21 +48,16 @@ def postpone(due: DueTime, by_ms: int) -> DueTime:
     """Return a later due time; its text is in UTC. Raises ValueError beyond the end of time."""
     at_us = due.at_us + by_ms * 1000
     try:
-        return _checked(DueTime((_EPOCH + at_us * _MICROSECOND).isoformat(), at_us), "eta", due.text)
+        return _checked(DueTime(utc_of_us(at_us).isoformat(), at_us), "eta", due.text)
     except OverflowError:
         raise _beyond("eta", due.text) from None
-
-
-def epoch_us(moment: datetime) -> int:
-    """Return microseconds since the epoch; exact, where a float would not be."""
-    return int((moment - _EPOCH) // _MICROSECOND)
 
 
 def expiry_ms(app: Any, text: Any) -> int | None:
     """Return the instant in an ``expires`` header; None without one, and for one beyond the end of time."""
     if not text:
         return None
-    at_ms = epoch_us(_aware(app, maybe_iso8601(text))) // 1000
+    at_ms = us_of(_aware(app, maybe_iso8601(text))) // 1000
     return max(0, at_ms) if at_ms < END_OF_TIME_MS else None
 
 
@@ -77,7 +70,7 @@ def _after(now: datetime, countdown: Any) -> DueTime:
         moment = (now.astimezone(UTC) + timedelta(seconds=countdown)).astimezone(now.tzinfo)
     except OverflowError:
         raise _beyond("countdown", countdown) from None
-    return DueTime(moment.isoformat(), epoch_us(moment))
+    return DueTime(moment.isoformat(), us_of(moment))
 
 
 def _at(app: Any, eta: Any) -> DueTime:
@@ -86,7 +79,7 @@ def _at(app: Any, eta: Any) -> DueTime:
     text = eta if isinstance(eta, str) else eta.isoformat()
     try:
         moment = eta if isinstance(eta, datetime) else maybe_iso8601(text)
-        return DueTime(str(text), epoch_us(_aware(app, moment)))
+        return DueTime(str(text), us_of(_aware(app, moment)))
     except ValueError:  # dateutil's words are about its own steps
         raise ValueError(f"eta must be {ACCEPTED}, got {eta!r}") from None
 

@@ -41,8 +41,9 @@ from celery_wheel.broker.sealed import MessageSeal
 from celery_wheel.broker.transport import bounded_connection
 from celery_wheel.conf import Conf
 from celery_wheel.producer.destination import is_eligible, queue_expires_ms
-from celery_wheel.producer.eta import due_time_of_header, epoch_us, expiry_ms
+from celery_wheel.producer.eta import due_time_of_header, expiry_ms
 from celery_wheel.values.error_text import error_text
+from celery_wheel.values.instants import us_of
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -92,7 +93,7 @@ class ReceivedMessageReader:
         text = fields.get("eta")
         if not text or NATIVE in headers or message.errors or message.acknowledged or not message.content_type:
             return None
-        due, now_us = due_time_of_header(self._app, text), epoch_us(self._app.now())
+        due, now_us = due_time_of_header(self._app, text), us_of(self._app.now())
         expires_ms = expiry_ms(self._app, fields.get("expires"))
         if due.at_us <= now_us + self._after_us or (expires_ms is not None and expires_ms * 1_000 <= now_us):
             return None

@@ -14,7 +14,7 @@ Celery counts an interval from the last run, so each late run moves all later on
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from celery.schedules import crontab, schedule, solar
@@ -25,8 +25,8 @@ from celery_wheel.recurring.recurrence import Recurrence
 from celery_wheel.recurring.rrule import RRule
 from celery_wheel.recurring.solar import Solar
 from celery_wheel.recurring.specs import Interval
+from celery_wheel.values.instants import utc
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HOUR_MS, _MINUTE_MS, _DAY_MS = 3_600_000, 60_000, 86_400_000
 
 
@@ -73,7 +73,7 @@ def _relative(value: schedule, every_ms: int, anchor_ms: int) -> Recurrence | No
     tz = None if zone is None else zone_of(zone)
     if zone is None or tz is None:
         return None
-    last = (_EPOCH + timedelta(milliseconds=anchor_ms)).astimezone(tz)
+    last = utc(anchor_ms).astimezone(tz)
     if every_ms >= _DAY_MS:
         first = last + timedelta(milliseconds=every_ms)  # of one zone: a sum on the wall clock
         rule = f"DTSTART:{first:%Y%m%d}T000000\nRRULE:FREQ=DAILY;INTERVAL={every_ms // _DAY_MS}"

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.values.format import format_duration
+from celery_wheel.values.instants import ceil_ms
 from celery_wheel.values.text import END_OF_TIME_MS
 
 #: The longest list of instants, dates, RDATE, EXDATE or COUNT in a definition, which is read whole at each use.
 MAX_LIST = 10_000
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def refuse(field: str, rule: str, value: Any) -> NoReturn:
@@ -41,7 +39,7 @@ def check_instant(field: str, value: Any) -> int:
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             refuse(field, "a datetime with a time zone, as of value.replace(tzinfo=ZoneInfo('Europe/Paris'))", value)
-        value = -((_EPOCH - value) // timedelta(milliseconds=1))
+        value = ceil_ms(value)
     return check_whole(field, value, 0, END_OF_TIME_MS - 1)
 
 

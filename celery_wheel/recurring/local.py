@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from celery_wheel.recurring.checks import check_text, refuse
+from celery_wheel.values.instants import utc
 
 Gap = Literal["shift", "skip"]
 Fold = Literal["first", "second", "both"]
@@ -133,7 +134,6 @@ def _own(
 MAX_OFFSET_MS = 16 * 3_600_000
 _BLOCK_MS = 32 * 86_400_000
 _PROBE_S = 4 * 86_400
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Segment(NamedTuple):
@@ -214,5 +214,5 @@ def _block(zone: tzinfo, block: int) -> tuple[int, tuple[tuple[int, int], ...]]:
 
 
 def _offset_s(zone: tzinfo, at_s: int) -> int:
-    offset = (_EPOCH + timedelta(seconds=at_s)).astimezone(zone).utcoffset()
+    offset = utc(at_s * 1_000).astimezone(zone).utcoffset()
     return int((offset or timedelta()).total_seconds())

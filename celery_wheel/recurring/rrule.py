@@ -62,7 +62,6 @@ class RRule(Spec):
 _EXAMPLE = "DTSTART:20260105T090000\nRRULE:FREQ=DAILY"
 _TIME = re.compile(r"(\d{8})(?:T(\d{6})(Z?))?").fullmatch
 _WEEKDAY = re.compile(r"([+-]?\d{1,2})?(MO|TU|WE|TH|FR|SA|SU)").fullmatch
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Part → (field, least, greatest, whether negative numbers count from the end).
 _NUMBERS = {
     "BYMONTH": ("months", 1, 12, False),
@@ -133,7 +132,7 @@ def _local_second(name: str, value: str) -> int:
     at, is_utc = _read_time(name, value)
     if is_utc:
         refuse(name, "a wall-clock time of the recurrence's zone, without Z", value)
-    return int((at - _EPOCH).total_seconds())
+    return int(at.timestamp())
 
 
 def _read_time(name: str, value: str) -> tuple[datetime, bool]:
@@ -185,7 +184,7 @@ def _read_until(value: str, zone: tzinfo | None) -> int:
         refuse("UNTIL", f"a time, like {value}T235959: a date means its midnight to some and its end to others", value)
     if is_utc and zone is not None:
         at = at.astimezone(zone).replace(tzinfo=UTC)
-    return int((at - _EPOCH).total_seconds())
+    return int(at.timestamp())
 
 
 def _read_numbers(name: str, value: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ differ by milliseconds. The sun is highest up to 17 minutes before or after the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC
 from functools import lru_cache
 from math import asin, cos, degrees, radians, sin
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 from celery_wheel.errors import import_extra
 from celery_wheel.recurring.checks import check_choice, refuse
 from celery_wheel.recurring.specs import Spec
+from celery_wheel.values.instants import utc
 from celery_wheel.values.text import END_OF_TIME_MS
 
 _DAY_MS = 86_400_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Method → the mean local time from which a day is searched: before the half of the day that has the event.
 _STARTS_MS = {"next_rising": -90 * 60_000, "next_setting": 630 * 60_000, "next_transit": 0}
 #: Event → (method of an observer, height of the sun, whether its centre counts), as in Celery.
@@ -90,12 +90,12 @@ def _search(spec: Solar, from_ms: int) -> int | None:
     place.lat, place.lon, place.elev, place.pressure = str(spec.latitude), str(spec.longitude), 0, 0
     place.horizon = height
     options = {"use_center": True} if use_center else {}
-    start = ephem.Date((_EPOCH + timedelta(milliseconds=from_ms)).replace(tzinfo=None))
+    start = ephem.Date(utc(from_ms).replace(tzinfo=None))
     try:
         event = getattr(place, method)(ephem.Sun(), start=start, **options)
     except ephem.CircumpolarError:
         return None
-    event_s: float = (event.datetime().replace(tzinfo=UTC) - _EPOCH).total_seconds()
+    event_s: float = event.datetime().replace(tzinfo=UTC).timestamp()
     return round(event_s) * 1_000
 
 

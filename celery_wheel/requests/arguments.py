@@ -14,7 +14,7 @@ since Celery would check the whole Django project then, within a request for a p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypedDict
 from weakref import WeakKeyDictionary
@@ -26,6 +26,7 @@ from celery_wheel.store.model import CANCEL, COMPLETE, MOVE
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.store.schedule_model import ScheduleCriteria
+from celery_wheel.values.instants import ceil_ms
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS, group_name_rule, text_rule
 
@@ -39,8 +40,6 @@ MAX_OVER_S = 366 * 86_400
 
 #: App → names of tasks that the log has warned of.
 _warned = WeakKeyDictionary[Any, set[str]]()
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class HasId(Protocol):
@@ -85,7 +84,7 @@ def instant_ms(name: str, value: Any) -> int:
             f"{name} must be a datetime with a time zone, as of datetime.now(UTC) or replace(tzinfo=ZoneInfo(…)), got "
             f"{value!r}"
         )
-    at_ms = -((_EPOCH - value) // timedelta(milliseconds=1))
+    at_ms = ceil_ms(value)
     if not 0 <= at_ms < END_OF_TIME_MS:
         raise ArgumentError(f"{name} must be from 1970 to the end of 9998, got {value.isoformat()}")
     return at_ms

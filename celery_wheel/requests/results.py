@@ -8,9 +8,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, Literal, TypeVar
+
+from celery_wheel.values.instants import utc
 
 
 class CommandResult(StrEnum):
@@ -45,8 +47,6 @@ class ScheduleAnswer:
     def __bool__(self) -> bool:
         return self.result == "done"
 
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _RANK = {CommandResult.UNKNOWN: 0, CommandResult.TOO_LATE: 1, CommandResult.ALREADY: 2, CommandResult.DONE: 3}
 
@@ -134,7 +134,7 @@ class OnlyAnswer(Merge[ScheduleAnswer]):
         if not values:
             return ScheduleAnswer("unknown")
         [answer] = values
-        too_late = tuple(_EPOCH + timedelta(milliseconds=at_ms) for at_ms in answer.get("too_late", ()))
+        too_late = tuple(map(utc, answer.get("too_late", ())))
         reason = answer.get("reason", "")
         if answer["result"] == "refused":
             reason = self._worded(reason)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -42,6 +42,7 @@ from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
+from celery_wheel.values.instants import utc, utc_of_us
 
 if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
@@ -118,9 +119,6 @@ class DeclaredQueues:
         self._names.discard(name)
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 class ScheduleRenderer:
     """Implements ``OccurrenceRenderer`` for one engine; use it in one thread. Without ``queues`` none is declared."""
 
@@ -165,7 +163,7 @@ class ScheduleRenderer:
         warn_of_unknown(self._app, definition.call.task)
         task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"celery-wheel task {occurrence.envelope_id}"))
         header = {OCCURRENCE: header_of(schedule, definition, occurrence)}
-        moment = _EPOCH + timedelta(milliseconds=occurrence.due_ms)
+        moment = utc(occurrence.due_ms)
         due = DueTime(moment.isoformat(), occurrence.due_ms * 1_000)
         if self._apply_entry is not None and self._apply_entry.watches(schedule):
             producer = CapturingProducer(self._app, self._renderer.sampler, due, task_id, header)
@@ -204,7 +202,7 @@ class ScheduleRenderer:
         expires = options.get("expires", getattr(task, "expires", None))
         if isinstance(expires, int | float):
             # As a time: an occurrence may be made long before or after it is due.
-            options["expires"] = _EPOCH + timedelta(microseconds=due.at_us) + timedelta(seconds=expires)
+            options["expires"] = utc_of_us(due.at_us) + timedelta(seconds=expires)
         wheel = parse(found.wheel or None)
         key = wheel.group or wheel.key
         return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, key, wheel.group)

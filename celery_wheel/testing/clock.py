@@ -14,19 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MS = timedelta(milliseconds=1)
-_US = timedelta(microseconds=1)
-
-
-def at(ms: int) -> datetime:
-    """Return an instant of Unix milliseconds, exact where a float would not be."""
-    return EPOCH + ms * _MS
-
-
-def ms_of(moment: datetime) -> int:
-    """Return an instant in Unix milliseconds, rounded up."""
-    return -((EPOCH - moment) // _MS)
+from celery_wheel.values.instants import ceil_ms, ms_of, utc
 
 
 class VirtualClock:
@@ -44,14 +32,14 @@ class VirtualClock:
         return self._stopped_at or datetime.now(UTC) + self._moved
 
     def now_ms(self) -> int:
-        return (self.now() - EPOCH) // _MS
+        return ms_of(self.now())
 
     def monotonic_ms(self) -> int:
         """Return the sum of the time that has passed; a freezer that is set back does not reduce it."""
         now = self.now()
         self._monotonic += max(timedelta(), now - self._last)
         self._last = now
-        return self._monotonic // _MS
+        return self._monotonic // timedelta(milliseconds=1)
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
         """Return at once: only the test lets virtual time pass."""
@@ -61,7 +49,7 @@ class VirtualClock:
         """Stop time at a whole millisecond, except for jumps."""
         self._stopped_at = self.now()
         try:
-            self.jump(at(ms_of(self._stopped_at)))
+            self.jump(utc(ceil_ms(self._stopped_at)))
             yield
         finally:
             self.last_stop, self._stopped_at = self.now(), None
@@ -69,7 +57,7 @@ class VirtualClock:
     def jump(self, to: datetime) -> None:
         """Go forward to an instant; an instant in the past changes nothing."""
         ahead = to - self.now()
-        if ahead < _US:
+        if ahead <= timedelta():
             return
         shift = active_freezer()
         if shift is not None:
@@ -83,7 +71,7 @@ class VirtualClock:
         """Make ``datetime.now()`` the wheel's time, until ``thaw``; does nothing where a freezer is active already."""
         if active_freezer() is not None:
             return
-        self._freezer = freezer = _new_freezer(at(ms_of(self.now())))
+        self._freezer = freezer = _new_freezer(utc(ceil_ms(self.now())))
         freezer.start()
         self._moved = timedelta()
 

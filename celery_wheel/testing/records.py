@@ -15,9 +15,9 @@ from kombu.compression import decompress
 from kombu.serialization import loads, prepare_accept_content
 
 from celery_wheel.store.ports.pages import Detail
-from celery_wheel.testing.clock import at
 from celery_wheel.testing.engine import SteppedEngine
 from celery_wheel.testing.worker import QueuedTask, Worker
+from celery_wheel.values.instants import utc
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,7 +127,7 @@ def _of_wheel(app: Any, detail: Detail) -> tuple[int, PendingTask]:
     task, headers = detail.task, json.loads(detail.headers)
     call, retries = _call(app, detail, headers.get("compression")), int(headers.get("retries") or 0)
     return task.due_ms, PendingTask(
-        task.task, *call, task.task_id, task.target, at(task.eta_ms), task.key, retries, group=task.group
+        task.task, *call, task.task_id, task.target, utc(task.eta_ms), task.key, retries, group=task.group
     )
 
 

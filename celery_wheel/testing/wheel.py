@@ -20,11 +20,12 @@ from celery_wheel.control import Wheel
 from celery_wheel.errors import WheelError
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.testing import patches, records
-from celery_wheel.testing.clock import VirtualClock, at, ms_of
+from celery_wheel.testing.clock import VirtualClock
 from celery_wheel.testing.engine import SteppedEngine
 from celery_wheel.testing.patches import MemoryResults
 from celery_wheel.testing.records import Execution, IsPending, PendingTask, SkippedMessage
 from celery_wheel.testing.worker import MessageSink, QueuedTask, Worker, connection_to, isolated_revocations
+from celery_wheel.values.instants import ceil_ms, utc
 from celery_wheel.worker.run_reports import reports_of
 
 #: Beyond every eta.
@@ -129,7 +130,7 @@ class VirtualWheel:
         delta = more + timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         if delta < timedelta():
             raise ValueError(f"advance needs a time of 0 or more, got {delta}; time does not go back")
-        return self._run(at(ms_of(self.now)) + delta, limit, propagate)
+        return self._run(utc(ceil_ms(self.now)) + delta, limit, propagate)
 
     def advance_to(self, moment: datetime, *, limit: int = LIMIT, propagate: bool | None = None) -> list[Execution]:
         """Let time pass until an instant, and run tasks that fall due."""
@@ -200,7 +201,7 @@ class VirtualWheel:
         if self._running:
             raise RuntimeError("tasks run already: a task must not advance the wheel that runs it")
         if until is not None and until != END:
-            until = at(ms_of(until))  # rounded like a task's eta, so that a task of this very instant runs
+            until = utc(ceil_ms(until))  # rounded like a task's eta, so that a task of this very instant runs
         ran: list[Execution] = []
         self._running = True
         try:
@@ -224,12 +225,12 @@ class VirtualWheel:
         worker, engine = self._worker, self._engine
         while not worker.ready:
             first, worker_due = engine.next(), worker.next_due()
-            moment = min((due for due in (worker_due, first and at(first[1])) if due), default=None)
+            moment = min((due for due in (worker_due, first and utc(first[1])) if due), default=None)
             if moment is None or (until is not None and moment > max(until, self.now)):
                 return None
             self._clock.jump(moment)
             worker.release()
-            if first is None or at(first[1]) > self.now:
+            if first is None or utc(first[1]) > self.now:
                 continue
             if first[0] is None:
                 engine.make_occurrences()
@@ -264,7 +265,7 @@ class VirtualWheel:
                     state=trace.state,
                     result=None if failed else trace.value,
                     exception=trace.value if failed else None,
-                    eta=at(task.eta_ms) if task else delivery.eta,
+                    eta=utc(task.eta_ms) if task else delivery.eta,
                     key=task.key if task else None,
                     retries=trace.retries,
                 )

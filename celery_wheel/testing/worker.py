@@ -34,8 +34,8 @@ from kombu.utils import json
 
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.conf import Conf
-from celery_wheel.testing.clock import at, ms_of
 from celery_wheel.testing.engine import SteppedEngine
+from celery_wheel.values.instants import ceil_ms, utc
 from celery_wheel.worker.batches import BatchCall
 
 HOSTNAME = "wheel@testing"
@@ -52,7 +52,7 @@ class QueuedTask:
 
     @property
     def eta(self) -> datetime | None:
-        return at(self.due_ms) if self.due_ms else None
+        return utc(self.due_ms) if self.due_ms else None
 
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         payload = self.message.payload
@@ -114,13 +114,13 @@ class Worker:
         if not eta:
             return 0
         moment = maybe_make_aware(maybe_iso8601(eta), self._app.conf.timezone)
-        return ms_of(moment) if moment > self._now() else 0
+        return ceil_ms(moment) if moment > self._now() else 0
 
     def next_due(self) -> datetime | None:
         return self.scheduled[0].eta if self.scheduled else None
 
     def release(self) -> None:
-        while self.scheduled and self.scheduled[0].due_ms <= ms_of(self._now()):
+        while self.scheduled and self.scheduled[0].due_ms <= ceil_ms(self._now()):
             self.ready.append(self.scheduled.pop(0))
 
     def take(self, task_id: str) -> QueuedTask | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
+
+from celery_wheel.values.instants import utc
 
 #: Characters shown of a message's headers, properties or body; the whole body can be downloaded.
 PART_CUT = 10_000
@@ -20,14 +22,13 @@ NAME_CUT = 80
 DUMP_BYTES = 1_024
 
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON = json.JSONEncoder(indent=2, ensure_ascii=False)
 
 
 def to_datetime(at_ms: int) -> datetime | None:
     """Return the instant in UTC; None where no calendar has it."""
     try:
-        return _EPOCH + timedelta(milliseconds=at_ms)
+        return utc(at_ms)
     except OverflowError:
         return None
 

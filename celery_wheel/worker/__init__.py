@@ -6,10 +6,10 @@ Producers import no module of this package: ``celery_wheel.app`` names its steps
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from celery_wheel.values.instants import utc
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,7 @@ def read_occurrence(header: Any, retries: Any) -> CurrentOccurrence | None:
     """Return the occurrence of a message's header; None for a header that no scheduler has written."""
     try:
         previous_ms = header["previous"]
-        previous = None if previous_ms is None else _at(previous_ms)
-        return CurrentOccurrence(str(header["schedule"]), _at(header["scheduled_for"]), previous, 1 + int(retries or 0))
+        previous = None if previous_ms is None else utc(previous_ms)
+        return CurrentOccurrence(str(header["schedule"]), utc(header["scheduled_for"]), previous, 1 + int(retries or 0))
     except (TypeError, KeyError, ValueError, OverflowError):
         return None
-
-
-def _at(instant_ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=instant_ms)

@@ -15,6 +15,7 @@ from celery_wheel.cli.selection import GOOD, ResultLine, Selection, matches, pri
 from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
 from celery_wheel.values.format import format_count, to_datetime
+from celery_wheel.values.instants import ms_of
 from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def print_answers(
 
 def instant_ms(moment: Any) -> int | None:
     """Return the Unix milliseconds of a datetime; None for None."""
-    return None if moment is None else round(moment.timestamp() * 1_000)
+    return None if moment is None else ms_of(moment)
 
 
 def _explained(one: ScheduleAnswer) -> str:

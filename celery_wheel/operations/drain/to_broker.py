@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from celery_wheel.broker.envelope import NATIVE
@@ -22,11 +21,10 @@ from celery_wheel.operations.drain.hold import DrainResult, Progress, ProgressDe
 from celery_wheel.store.model import PLAIN, Row, join
 from celery_wheel.store.store_model import ShardEpoch
 from celery_wheel.timing import SystemClock
+from celery_wheel.values.instants import utc
 from celery_wheel.values.text import END_OF_TIME_MS
 
 REASON = "moved to its own queue, with Celery's own eta"
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ahead_ms() -> int:
@@ -58,7 +56,7 @@ def with_eta(row: Row) -> Row:
     if not isinstance(headers, dict):
         return row
     if "task" in headers and not headers.get("eta"):
-        headers["eta"] = (_EPOCH + timedelta(milliseconds=row.eta_ms)).isoformat()
+        headers["eta"] = utc(row.eta_ms).isoformat()
     headers[NATIVE] = True
     packed = join(json.dumps(headers).encode(), parts.properties, parts.body)
     return replace(row, packed=packed, packing=PLAIN)

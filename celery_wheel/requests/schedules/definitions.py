@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -21,6 +21,7 @@ from celery_wheel.recurring.local import check_zone, zone_name
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail, ScheduleRun, schedule_before
 from celery_wheel.values import json_object
+from celery_wheel.values.instants import utc
 from celery_wheel.values.text import END_OF_TIME_MS
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 
 Duration = timedelta | float
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RecurrenceFields(TypedDict, total=False):
@@ -363,7 +362,7 @@ def history_view(detail: ScheduleDetail) -> ScheduleHistory:
 
 def moment(at_ms: int) -> datetime:
     """Return an instant; one outside of time, which only SQL has written, is shown as the end that is nearer."""
-    return _EPOCH + timedelta(milliseconds=min(max(at_ms, 0), END_OF_TIME_MS))
+    return utc(min(max(at_ms, 0), END_OF_TIME_MS))
 
 
 def _run(run: ScheduleRun) -> PastRun:

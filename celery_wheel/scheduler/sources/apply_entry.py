@@ -7,7 +7,7 @@ Celery's own functions are unchanged, occurrences are rendered by templates, whi
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from types import FunctionType
 from typing import Any
@@ -19,8 +19,7 @@ from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, RRul
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.store.schedule_model import BEAT, DJANGO, Schedule
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from celery_wheel.values.instants import utc, utc_of_us
 
 #: Schedules of Celery in the cache; a crontab takes 50 µs to make.
 CACHED = 10_000
@@ -39,7 +38,7 @@ class BeatApplyEntry:
 
     def __call__(self, stored: Schedule, definition: Definition, producer: Any) -> None:
         """Publish an occurrence by a ``CapturingProducer``, whose ``task_id`` the task may take as its id."""
-        due = _EPOCH + timedelta(microseconds=producer.due_us)
+        due = utc_of_us(producer.due_us)
         entry = _entry(stored, definition, self._schedules(definition.recurrence), self._app, due)
         self._scheduler.apply_entry(entry, producer=producer)
 
@@ -69,7 +68,7 @@ def _entry(stored: Schedule, definition: Definition, celery_schedule: Any, app: 
         options["expires"] = due + timedelta(seconds=expires)  # the occurrence is made before it is due
     if call.wheel:
         options["wheel"] = dict(call.wheel)
-    last = _EPOCH + timedelta(milliseconds=stored.last_ms or 0)
+    last = utc(stored.last_ms or 0)
     return beat.ScheduleEntry(
         name=stored.name,
         task=call.task,
@@ -95,7 +94,7 @@ def to_celery(recurrence: Recurrence, app: Any) -> Any:
     if isinstance(spec, Instants):
         from django_celery_beat.clockedschedule import clocked  # the only package with a schedule of one instant
 
-        return clocked(_EPOCH + timedelta(milliseconds=spec.at_ms[0]), app=app)
+        return clocked(utc(spec.at_ms[0]), app=app)
     if isinstance(spec, RRule):  # of so many days, see ``recurring.celery_schedules``
         days = re.search(r"INTERVAL=(\d+)", spec.text)
         return schedule(timedelta(days=int(days[1]) if days else 1), relative=True, app=app)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -50,9 +50,8 @@ from celery_wheel.scheduler.sources.django_source import FollowedTables
 from celery_wheel.scheduler.sources.run_counts import RunCounts, tables_and_counts
 from celery_wheel.scheduler.sources.sources import Sources
 from celery_wheel.store.schedule_model import BEAT, CODE, DJANGO
+from celery_wheel.values.instants import ms_of, utc
 from celery_wheel.values.text import text_rule
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EntryListing:
@@ -142,7 +141,7 @@ def check_json(value: Any, path: str, lists: bool) -> None:
 def to_ms(value: datetime | None, app: Any) -> int:
     """Return an instant of Beat as Unix milliseconds; a naive one is in the app's zone; None, before a run, is now."""
     aware: datetime = maybe_make_aware(value or app.now(), app.timezone)
-    return (aware - _EPOCH) // timedelta(milliseconds=1)
+    return ms_of(aware)
 
 
 #: The option of a task, which Celery keeps as an attribute.
@@ -221,7 +220,7 @@ class PeriodicEntries:
         entry = (self._listed or {}).get(name)
         if entry is None:
             return
-        last = _EPOCH + timedelta(milliseconds=last_ms)
+        last = utc(last_ms)
         before = entry.last_run_at
         if before is not None and before.tzinfo is None:
             last = last.replace(tzinfo=None)  # Celery's naive times are in UTC

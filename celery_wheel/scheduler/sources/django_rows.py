@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
@@ -22,8 +22,8 @@ from celery_wheel.recurring.checks import refuse
 from celery_wheel.recurring.definition import check_call
 from celery_wheel.recurring.local import zone_name
 from celery_wheel.scheduler.sources import BEAT_HEADER, Document, SourceEntry, broken
+from celery_wheel.values.instants import ms_of
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "microseconds": 0.001}
 
 
@@ -85,8 +85,7 @@ def entry_of_row(row: TaskColumns, zone: str | None) -> SourceEntry:
 
 
 def at_ms(value: datetime) -> int:
-    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(milliseconds=1)
+    return ms_of(value if value.tzinfo is not None else value.replace(tzinfo=UTC))
 
 
 def _after_ms(row: TaskColumns) -> int:

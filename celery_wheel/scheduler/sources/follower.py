@@ -33,6 +33,7 @@ from celery_wheel.scheduler.sources import (
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.values import json_object, parts
+from celery_wheel.values.instants import ms_of
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -162,7 +163,7 @@ class Follower:
         if not self._hands_back or before is None or before.last_ms is None:
             return
         # An instant within the look-ahead may be made already; it is withdrawn, unless it was dispatched before.
-        last_ms = max([min(before.last_ms, self._now_ms()), *(int(at.timestamp() * 1_000) for at in answer.too_late)])
+        last_ms = max([min(before.last_ms, self._now_ms()), *(ms_of(at) for at in answer.too_late)])
         self.handed_back[before.name] = last_ms
 
 

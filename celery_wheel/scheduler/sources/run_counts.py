@@ -12,7 +12,6 @@ many runs is written in parts of PART_S, so that an edit of a row does not wait 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -24,6 +23,7 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
 from celery_wheel.values import pages_of, parts
+from celery_wheel.values.instants import utc
 
 #: Seconds from the end of one batch to the next.
 EVERY_S = 5.0
@@ -36,8 +36,6 @@ NAMES, AT_ONCE = 500, 5_000
 
 #: The most instants of one schedule that are counted for a former holder.
 MOST_MISSED = 1_000
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The name of a row, an instant in milliseconds, and the number of runs up to it.
 RunCount = tuple[str, int, int]
@@ -154,7 +152,7 @@ class RunCounts:
     def _count(self, names: Sequence[str], last_ms: int, count: int) -> None:
         from django.db.models import F, Q
 
-        at = _EPOCH + timedelta(milliseconds=last_ms)
+        at = utc(last_ms)
         at = at if self._is_aware else at.replace(tzinfo=None)
         tasks = self._tasks.filter(name__in=names, enabled=True)
         earlier = Q(last_run_at__isnull=True) | Q(last_run_at__lt=at)
