@@ -7,7 +7,6 @@ the store, also without a scheduler. Each method has an async twin: acancel, ape
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -33,6 +32,7 @@ from celery_wheel.store import model
 from celery_wheel.store.audit_model import AuditCriteria, AuditPage, links_in
 from celery_wheel.store.ports import FullStore, pages
 from celery_wheel.store.schedule_model import SCHEDULE, ScheduleCounts
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.mask import Mask
 
@@ -47,10 +47,6 @@ __all__ = ["MAX_OVER_S", "Wheel", "now_ms", "wheel_of"]
 JOINABLE = (model.CANCEL, model.MOVE, model.REQUEUE, SCHEDULE)
 
 Completing = Literal["cancel", "run"]
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 class Wheel:

@@ -12,7 +12,6 @@ serializer and no compression the body is text in the message, which takes few b
 from __future__ import annotations
 
 import json.encoder
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -35,6 +34,7 @@ from celery_wheel.store import message_pack
 from celery_wheel.store.message_pack import PackTemplate
 from celery_wheel.store.model import Message
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.instants import now_ms
 
 _NUMBERS = frozenset((int, float, bool))
 
@@ -134,7 +134,7 @@ class Sampler:
         wheel = replace(
             wheel, key=call.key, group=call.group, transactional=False
         ).checked()  # a load commits by itself
-        eta = WheelEta(call.due, time.time_ns() // 1_000_000, wheel)
+        eta = WheelEta(call.due, now_ms(), wheel)
         options = {**call.options, "eta": eta, "task_id": task_id, "producer": self, "add_to_parent": False}
         if call.task is None:
             self._app.send_task(call.name, call.args, call.kwargs, **options)
@@ -240,7 +240,7 @@ class MessageTemplate(PackTemplate):
                 _members(call.options["headers"]) if "headers" in call.options else "",
                 f'"{envelope_id}"',
                 str(call.due.eta_ms),
-                str(time.time_ns() // 1_000_000),
+                str(now_ms()),
                 expires_ms,
                 "null" if key is None else quoted(key),
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from celery_wheel.values.instants import ms_of
+from celery_wheel.values.instants import now_ms as now_ms
 from celery_wheel.values.text import whole_number
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,10 +45,6 @@ class InstantParameter(click.ParamType):  # type: ignore[type-arg]  # generic in
                 ctx,
             )
         return at_ms
-
-
-def now_ms() -> int:
-    return int(time.time() * 1_000)
 
 
 def _instant(text: str) -> int | None:

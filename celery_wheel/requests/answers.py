@@ -31,6 +31,7 @@ from celery_wheel.store import open_store
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.timing import DelayedOperation, Purgatory, Reaper, SystemClock, SystemTimer
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -202,12 +203,12 @@ class OpenStore:
 
     def __post_init__(self) -> None:
         self.answers = Answers(self.store.answers)
-        self.overview = OverviewCache(self.store, lambda: time.time_ns() // 1_000_000)
+        self.overview = OverviewCache(self.store, now_ms)
         self.schedule_counts = PacedCounts(self.store.browse.schedule_counts)
-        self.ahead = PacedCounts(lambda: read_ahead(self.store, time.time_ns() // 1_000_000))
+        self.ahead = PacedCounts(lambda: read_ahead(self.store, now_ms()))
 
     def ahead_within(self, at_most_s: float) -> Ahead:
-        return self.ahead.get_within(at_most_s) or read_hours(self.store, time.time_ns() // 1_000_000)
+        return self.ahead.get_within(at_most_s) or read_hours(self.store, now_ms())
 
     def is_current(self) -> bool:
         """Whether the store is as it was opened. While one thread asks it, which may take long, the others go on."""

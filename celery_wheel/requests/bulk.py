@@ -37,6 +37,7 @@ from celery_wheel.store.bulk_model import (
 from celery_wheel.store.model import BULK, MOVE, REQUEUABLE, REQUEUE
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.instants import now_ms
 
 #: A holder gives a sign of life twice a second; one that is silent for this long is gone or stuck.
 SILENT_MS = 5_000
@@ -198,7 +199,7 @@ class BulkActions:
                 last, until_s = progress, time.monotonic() + timeout
             if time.monotonic() >= until_s:
                 self.stop(action, reason="its asker no longer waits for it")
-                shards = found.waiting(time.time_ns() // 1_000_000) or [one.shard for one in found.parts]
+                shards = found.waiting(now_ms()) or [one.shard for one in found.parts]
                 raise WheelUnavailable(
                     f"no scheduler went on with the bulk action {action} in shard {', '.join(map(str, shards))} within "
                     f"{timeout:g} s; it is stopped after {found.count:,} of {found.found:,} tasks; start a scheduler: "

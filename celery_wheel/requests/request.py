@@ -34,6 +34,7 @@ from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import SCHEDULE
 from celery_wheel.timing import Backoff
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.instants import now_ms
 
 #: Tasks in one command; a holder takes up to a thousand.
 TASKS_AT_ONCE = 500
@@ -192,7 +193,7 @@ class Request:
                 of_shard[self.shard_of(None, name, shards)].append(name)
         for start in range(0, max(map(len, of_shard), default=0), TASKS_AT_ONCE):
             commands: list[_InboxCommand] = []
-            self.number, self.at_ms = uuid7(), time.time_ns() // 1_000_000
+            self.number, self.at_ms = uuid7(), now_ms()
             sent = {"request": self.number, "at_ms": self.at_ms}
             for shard, own in enumerate(of_shard):
                 if part := own[start : start + TASKS_AT_ONCE]:

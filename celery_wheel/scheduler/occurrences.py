@@ -13,7 +13,6 @@ backend that does not answer raises BrokerError: the occurrence is made later.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -42,7 +41,7 @@ from celery_wheel.store.message_pack import PackedKind
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import OCCURRENCE, Schedule
-from celery_wheel.values.instants import utc, utc_of_us
+from celery_wheel.values.instants import now_ms, utc, utc_of_us
 
 if TYPE_CHECKING:
     from celery_wheel.scheduler.sources.apply_entry import BeatApplyEntry
@@ -57,7 +56,7 @@ class CapturingProducer:
         self._app = app
         self._sampler = sampler
         self._headers = headers
-        self._eta = WheelEta(due, time.time_ns() // 1_000_000, CallOptions(transactional=False))
+        self._eta = WheelEta(due, now_ms(), CallOptions(transactional=False))
         self._found: list[Sample] = []
 
     def __getattr__(self, name: str) -> Any:

@@ -7,7 +7,6 @@ scheduler uses meanwhile.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -25,6 +24,7 @@ from celery_wheel.store.sql.schema import meta, metadata
 from celery_wheel.store.sql.store import SqlStore
 from celery_wheel.store.sql.upkeep import check_version, migrate, move, new_shard, new_store, store_row
 from celery_wheel.store.store_model import MovedStore, Progress
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.keyring import EncryptionKeys, encryption_keys
 from celery_wheel.values.text import EXAMPLES
 
@@ -87,7 +87,7 @@ def migrate_store(url: str, by: Operator | None = None) -> list[int]:
             f"run: {place.made_by}"
         )
     with _unused(place, False, LEASE_MS) as database:
-        return migrate(database, time.time_ns() // 1_000_000, by)
+        return migrate(database, now_ms(), by)
 
 
 def move_store(old_url: str, new_url: str, now_ms: int, progress: Progress, by: Operator | None = None) -> MovedStore:

@@ -5,11 +5,16 @@ Each function is exact, where a float would not be.
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _US = timedelta(microseconds=1)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def utc(at_ms: int) -> datetime:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from celery_wheel.errors import SettingError, WheelError
 from celery_wheel.values.error_text import error_text
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.log import get_logger
 from celery_wheel.worker.batches import Batches
 
@@ -285,12 +285,12 @@ class _OneTask:
         if isinstance(task, Batches):
             raise TypeError(f"once must be on a task of one call, got {task.name}, whose base is Batches")
         self._check()
-        ledger, marker, now_ms = self._ledger, _TaskMarker.of(task), time.time_ns() // 1_000_000
+        ledger, marker, began_ms = self._ledger, _TaskMarker.of(task), now_ms()
         setattr(task.request, _RUNS, True)
         is_over = False
         try:
             with ledger.transaction() as given:
-                ledger.add(given, marker.id, now_ms + self._kept_ms)
+                ledger.add(given, marker.id, began_ms + self._kept_ms)
                 result = self._call(given, args, kwargs)
                 ledger.keep(given, marker.id, marker.encode(result))
                 is_over = True
@@ -305,7 +305,7 @@ class _OneTask:
         finally:
             setattr(task.request, _RUNS, False)
         if int(marker.id[:8], 16) % REMOVED_EACH == 0:
-            self._remove_old(now_ms)
+            self._remove_old(began_ms)
         return result
 
     def _check(self) -> None:

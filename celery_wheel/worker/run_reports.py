@@ -37,6 +37,7 @@ from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.schedule_model import RUN, RUN_ENDED_TASK, SLOT, RunReport, is_run_id
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import dispatched_ms, uuid7
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -142,13 +143,13 @@ def reports_of(headers: Any, *, retried: bool = False) -> list[RunReport]:
 
 def message_of(report: RunReport) -> ReceivedMessage:
     """Return the message that reports the end of a run; its body is that of an inbox item ``run_ended``."""
-    now_ms = time.time_ns() // 1_000_000
+    at_ms = now_ms()
     envelope = Envelope(
         id=uuid7(),
         task=RUN_ENDED_TASK,
         task_id=str(report.run),
-        eta_ms=now_ms,
-        created_ms=now_ms,
+        eta_ms=at_ms,
+        created_ms=at_ms,
         exchange="",
         exchange_type="direct",
         routing_key=RUN_ENDED_TASK,  # a place for a name: no scheduler publishes the message

@@ -6,7 +6,6 @@ Store and broker are opened when first used. One that cannot be opened is None; 
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property, partial
@@ -21,6 +20,7 @@ from celery_wheel.operations.stores import open_existing_store
 from celery_wheel.overview import ShardStatus, read_overview
 from celery_wheel.store.ports import FullStore
 from celery_wheel.values.format import printable
+from celery_wheel.values.instants import now_ms
 
 if TYPE_CHECKING:
     from celery_wheel.broker.redis.edge import RedisBroker
@@ -125,10 +125,7 @@ class Installation:
 
     @cached_property
     def shards(self) -> list[ShardStatus]:
-        return [] if self.store is None else read_overview(self.store, self.now_ms()).shards
-
-    def now_ms(self) -> int:
-        return int(time.time() * 1_000)
+        return [] if self.store is None else read_overview(self.store, now_ms()).shards
 
     def __enter__(self) -> Installation:
         return self

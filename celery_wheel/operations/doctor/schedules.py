@@ -12,6 +12,7 @@ from celery_wheel.requests.schedules.definitions import schedule_view
 from celery_wheel.store.schedule_model import REPLACED, Schedule, ScheduleCriteria
 from celery_wheel.values import pages_of
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.mask import Mask
 
 #: Broken schedules, and entries of a source, that are named; further ones are counted.
@@ -37,7 +38,7 @@ def check(site: Installation) -> Iterator[Finding]:
             "Beat's own scheduler, which runs them: schedules list shows each with the reason",
         )
     yield from _broken(site, counts.broken)
-    silent = site.store.browse.silent_schedules(site.now_ms())
+    silent = site.store.browse.silent_schedules(now_ms())
     if silent.count:
         yield warning(
             "schedules",
@@ -55,7 +56,7 @@ def check(site: Installation) -> Iterator[Finding]:
     yield from _clashes(site)
     yield from _replaced(site)
     yield from _unknown_tasks(site)
-    behind_ms = 0 if counts.next_ms is None else site.now_ms() - counts.next_ms
+    behind_ms = 0 if counts.next_ms is None else now_ms() - counts.next_ms
     if behind_ms > BEHIND_MS and all(shard.live for shard in site.shards):
         yield warning(
             "schedules",

@@ -16,6 +16,7 @@ from celery_wheel.overview import ShardStatus
 from celery_wheel.store.model import PAUSED, Message, Unreadable
 from celery_wheel.values import __version__
 from celery_wheel.values.format import format_duration, format_utc, printable
+from celery_wheel.values.instants import now_ms
 
 #: A task that is overdue for longer, while a scheduler runs, is a warning.
 BEHIND_MS = 5_000
@@ -151,7 +152,7 @@ def growth(site: Installation) -> Iterator[Finding]:
 def _queue(site: Installation, broker: Broker, one: ShardStatus) -> Iterator[Finding]:
     count = broker.depth(one.shard)
     oldest = broker.oldest(one.shard) if count else None
-    age_ms = site.now_ms() - oldest.created_ms if isinstance(oldest, Message) else None
+    age_ms = now_ms() - oldest.created_ms if isinstance(oldest, Message) else None
     age = "" if age_ms is None else f", the oldest for {format_duration(max(0, age_ms))}"
     if not one.live and count:
         yield _unheld(one, count, age)

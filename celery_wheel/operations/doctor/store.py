@@ -23,6 +23,7 @@ from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.store_model import ARCHIVE, ServerState
 from celery_wheel.values.format import format_count, format_duration, format_utc, printable
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.keyring import encryption_keys
 
 
@@ -56,7 +57,7 @@ def check(site: Installation) -> Iterator[Finding]:
 
 def _left_open(site: Installation, store: FullStore) -> Iterator[Finding]:
     for one in store.loads.unfinished():
-        age_ms = site.now_ms() - one.begun_ms
+        age_ms = now_ms() - one.begun_ms
         if one.state == OPEN and age_ms > 86_400_000:  # hardly any takes longer
             yield warning(
                 "load",
@@ -166,12 +167,12 @@ def _room(store: FullStore) -> Finding:
 
 def _archived(site: Installation, store: FullStore) -> Finding:
     oldest = min(store.maintenance.unarchived(), key=lambda one: one.at_ms, default=None)
-    now_ms, kept_ms = site.now_ms(), site.conf.history_retention_ms
-    if oldest is None or now_ms - oldest.at_ms <= kept_ms:
+    at_ms, kept_ms = now_ms(), site.conf.history_retention_ms
+    if oldest is None or at_ms - oldest.at_ms <= kept_ms:
         return ok("archive", f"all history of more than {format_duration(kept_ms)} ago is archived")
     return warning(
         "archive",
-        f"history of shard {oldest.shard} since {format_utc(oldest.at_ms)}, {format_duration(now_ms - oldest.at_ms)} "
+        f"history of shard {oldest.shard} since {format_utc(oldest.at_ms)}, {format_duration(at_ms - oldest.at_ms)} "
         "ago, waits for the archive and cannot be removed, though it is kept for "
         f"{format_duration(kept_ms)} only: the store grows",
         f"Run the archive more often than that; {ARCHIVE}; or set wheel_history_archive = False.",

@@ -10,12 +10,12 @@ from __future__ import annotations
 import click
 from pyspark.sql import SparkSession
 
-from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.archive import ArchiveFolder, Compaction
 from celery_wheel.pipeline.inputs import duration_option
 from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.values.format import format_count
+from celery_wheel.values.instants import now_ms
 
 NAME = "compact"
 OPTIONS = (

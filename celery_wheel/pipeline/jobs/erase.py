@@ -11,12 +11,12 @@ from __future__ import annotations
 import click
 from pyspark.sql import SparkSession
 
-from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import SettingError
 from celery_wheel.pipeline.archive import ArchiveErasure, ArchiveFolder
 from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.store.erasure_model import digest_of_name
 from celery_wheel.values.format import format_count
+from celery_wheel.values.instants import now_ms
 
 NAME = "erase"
 #: The columns by which events are erased; an archive does not have the schedule of a task.

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
-from celery_wheel.console.parameters import now_ms
 from celery_wheel.errors import FileUnusable, SettingError
 from celery_wheel.pipeline import inputs, task_rows
 from celery_wheel.pipeline.jobs import JobSummary, Options, Progress, forecast
@@ -29,6 +28,7 @@ from celery_wheel.pipeline.source.statements import open_for_reading
 from celery_wheel.pipeline.tables import write
 from celery_wheel.pipeline.task_rows import FOLDS, GAPS
 from celery_wheel.store.store_model import BulkLoad
+from celery_wheel.values.instants import now_ms
 
 NAME = "schedule"
 OPTIONS = (

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -51,6 +50,7 @@ from celery_wheel.store.message_pack import pack
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.store_model import BulkLoad, PartChunk, PartResult
 from celery_wheel.values import __version__
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import text_rule
 
@@ -337,10 +337,6 @@ def _keys_of(target: WriteTarget) -> Sequence[str]:
     if target.app is not None:
         return Conf(find_app(target.app)).encryption_keys
     return os.environ.get(KEYS, "").split()
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 #: A variable of the environment: the value of wheel_encryption_keys, with spaces between the secrets.

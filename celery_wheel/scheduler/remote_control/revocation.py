@@ -31,6 +31,7 @@ from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values import parts
 from celery_wheel.values.error_text import error_place
 from celery_wheel.values.ids import uuid7
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import text_rule
 
@@ -61,7 +62,7 @@ def cancel_commands(
     found: dict[int, list[NewItem]] = {shard: [] for shard in range(shards)}
     for names in parts(task_ids, TASKS_AT_ONCE):
         command = {"task_ids": names, "reason": reason, "actor": actor, "for_good": True}
-        head = {"origin": origin, "request": uuid7(), "at_ms": time.time_ns() // 1_000_000}
+        head = {"origin": origin, "request": uuid7(), "at_ms": now_ms()}
         for shard, items in found.items():
             items.append((CANCEL, json.dumps({**command, "audit": {**head, "whole": shard == 0}}).encode()))
     return found
@@ -157,7 +158,7 @@ class RevokeListener:
             raise StoreError(text)
         asker, stamps = Operator(CONTROL, CONTROL), {"stamps": [*headers][:MAX_STAMPS]}
         done = {self._view.name: "done"}
-        self._unrecorded.append(store_entry("revoke_stamps", asker, time.time_ns() // 1_000_000, done, stamps))
+        self._unrecorded.append(store_entry("revoke_stamps", asker, now_ms(), done, stamps))
 
     def tend(self) -> None:
         """Scan newly held shards, and write the kept ids and entries; called about once a second."""

@@ -15,7 +15,6 @@ encrypted, and so is each row after it was packed by it: all rows of a dictionar
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from itertools import compress, count
 from operator import ge
@@ -32,6 +31,7 @@ from celery_wheel.store.sql.schema import dictionary
 from celery_wheel.store.sql.sealing import Seal, missing_key
 from celery_wheel.store.sql.statement import Statements, places
 from celery_wheel.values.error_text import Malformed
+from celery_wheel.values.instants import now_ms
 from celery_wheel.values.keyring import NO_KEYS, EncryptionKeys, key_of
 
 LEVEL = 1
@@ -247,7 +247,7 @@ class Dictionaries:
     def _add(self, content: bytes, key: bytes | None, *, replaces: bool = False) -> Dictionary:
         # Durable, whatever the store's durability: a process that outlives a crash of the server goes on packing by it.
         [stored] = self._keys.encrypt_all([content], key)
-        values = {"made_ms": time.time_ns() // 1_000_000, "content": stored, "replaces": replaces}
+        values = {"made_ms": now_ms(), "content": stored, "replaces": replaces}
         with self._database.writing(durable=True) as connection:
             number: int = self._statements.add(connection, **values).scalar_one()
         made = self.known[number] = self._dictionary(number, stored)
