@@ -21,6 +21,7 @@ on any storage. Files are sorted by queue, task and number, so that readers skip
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections import Counter
@@ -379,42 +380,35 @@ class Compaction:
         for day, files in sorted(days.items()):
             if len(files) > max(1, -(-sum(file.events for file in files) // ROWS_A_FILE)):
                 self.progress(f"compacting {day}")
-                done.days[day] = (len(files), len(self._compact(files)))
+                new = rewrite(self.storage, files, self.storage.read(files), count_outcomes(files), self.now_ms)
+                done.days[day] = (len(files), len(new))
         self.progress("removing old files")
-        done.removed = self._remove_old(last_of(self.storage))
+        until_ms = self.now_ms - self.keep_ms
+        done.removed = sorted([*self._remove_killed(until_ms), *remove_replaced(self.storage, until_ms)])
         return done
 
-    def _compact(self, old: list[DataFile]) -> list[DataFile]:
-        run, count = new_run(), sum(file.events for file in old)
-        new = self.storage.write(self.storage.read(old), run, count)
-        had, has = count_outcomes(old), count_outcomes(new)
-        if had != has:
-            raise FileUnusable(
-                f"{old[0].folder} and others have {dict(had)}, but their copy has {dict(has)}; nothing was changed; "
-                "does another program write to the archive?"
-            )
-        replace_files(self.storage, run, old, new, self.now_ms)
-        return new
-
-    def _remove_old(self, last: Manifest) -> list[str]:
-        """Remove folders that no manifest has named for ``keep_ms``, then their names from the manifest."""
-        until_ms = self.now_ms - self.keep_ms
-        named = {file.folder for file in last.files}
-        old = [folder for folder, since in last.replaced.items() if since <= until_ms and folder not in named]
-        runs = {folder.partition("/")[0] for folder in (*named, *last.replaced)}
-        killed = [f"run={run}" for run in self.storage.runs() if began_ms(run, default=self.now_ms + 1) <= until_ms]
-        removed = sorted({*old, *(folder for folder in killed if folder not in runs)})
-        for folder in removed:
+    def _remove_killed(self, until_ms: int) -> list[str]:
+        """Remove the folders of runs that began before an instant and have no file in a manifest."""
+        last = last_of(self.storage)
+        runs = {folder.partition("/")[0] for folder in (*(file.folder for file in last.files), *last.replaced)}
+        old = [f"run={run}" for run in self.storage.runs() if began_ms(run, default=until_ms + 1) <= until_ms]
+        killed = [folder for folder in old if folder not in runs]
+        for folder in killed:
             self.storage.remove(folder)
-        forget_replaced(self.storage, old)
-        return removed
+        return killed
 
 
-def replace_files(
-    storage: ArchiveFolder, run: str, old: Sequence[DataFile], new: Sequence[DataFile], now_ms: int
-) -> None:
-    """Let the manifest name the new files in the place of the old ones, all of them or none."""
-    paths = {file.path for file in old}
+def rewrite(
+    storage: ArchiveFolder, old: Sequence[DataFile], rows: Any, expected: Counter[str], now_ms: int
+) -> list[DataFile]:
+    """Write rows into new files, and let the manifest name these in the place of the old ones, all of them or none."""
+    run, count, paths = new_run(), expected.total(), {file.path for file in old}
+    new = storage.write(rows, run, count) if count else []
+    if (has := count_outcomes(new)) != expected:
+        raise FileUnusable(
+            f"{old[0].folder} and others have {dict(expected)} that stay, but their copy has {dict(has)}; nothing was "
+            "changed; does another program write to the archive?"
+        )
 
     def change(last: Manifest) -> Manifest:
         if not paths <= {file.path for file in last.files}:
@@ -425,6 +419,24 @@ def replace_files(
         return replace(last, serial=last.serial + 1, run=run, files=files, replaced={**last.replaced, **replaced})
 
     commit(storage, change)
+    return new
+
+
+def remove_replaced(storage: ArchiveFolder, until_ms: float = math.inf) -> list[str]:
+    """Remove folders that no manifest has named since an instant, then their names from the manifest."""
+    last = last_of(storage)
+    named = {file.folder for file in last.files}
+    removed = [folder for folder, since in last.replaced.items() if since <= until_ms and folder not in named]
+    for folder in removed:
+        storage.remove(folder)
+
+    def change(last: Manifest) -> Manifest:
+        replaced = {folder: since for folder, since in last.replaced.items() if folder not in removed}
+        return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
+
+    if removed:
+        commit(storage, change)
+    return removed
 
 
 @dataclass(slots=True)
@@ -443,48 +455,21 @@ class ArchiveErasure:
 
     def run(self) -> dict[str, int]:
         """Return the number of erased events by day."""
-        erased: dict[str, int] = {}
+        erased = Counter[str]()
         folders: dict[str, list[DataFile]] = {}
         for file in last_of(self.storage).files:
             folders.setdefault(file.folder, []).append(file)
         for files in folders.values():  # of one run and day
             self.progress(f"reading {files[0].day}")
-            if count := self.storage.read(files).where(f.col(self.column) == self.value).count():
-                self._rewrite(files, count)
-                erased[files[0].day] = erased.get(files[0].day, 0) + count
+            rows = self.storage.read(files)
+            counts = rows.where(f.col(self.column) == self.value).groupBy("outcome").count().collect()
+            if gone := Counter[str]({row["outcome"]: row["count"] for row in counts}):
+                rest = rows.where(~f.col(self.column).eqNullSafe(self.value))
+                rewrite(self.storage, files, rest, count_outcomes(files) - gone, self.now_ms)
+                erased[files[0].day] += gone.total()
         self.progress("removing replaced files")
-        self._remove_replaced()
+        remove_replaced(self.storage)
         return dict(sorted(erased.items()))
-
-    def _rewrite(self, old: list[DataFile], erased: int) -> None:
-        run, count = new_run(), sum(file.events for file in old) - erased
-        rest = self.storage.read(old).where(~f.col(self.column).eqNullSafe(self.value))
-        new = self.storage.write(rest, run, count) if count else []
-        if (has := sum(file.events for file in new)) != count:
-            raise FileUnusable(
-                f"{old[0].folder} has {count:,} events that stay, but their copy has {has:,}; nothing was changed; "
-                "does another program write to the archive?"
-            )
-        replace_files(self.storage, run, old, new, self.now_ms)
-
-    def _remove_replaced(self) -> None:
-        last = last_of(self.storage)
-        named = {file.folder for file in last.files}
-        old = [folder for folder in last.replaced if folder not in named]
-        for folder in old:
-            self.storage.remove(folder)
-        forget_replaced(self.storage, old)
-
-
-def forget_replaced(storage: ArchiveFolder, removed: Sequence[str]) -> None:
-    """Commit a manifest that no longer names folders that were removed."""
-
-    def change(last: Manifest) -> Manifest:
-        replaced = {folder: since for folder, since in last.replaced.items() if folder not in removed}
-        return replace(last, serial=last.serial + 1, run=new_run(), replaced=replaced)
-
-    if removed:
-        commit(storage, change)
 
 
 def count_outcomes(files: Iterable[DataFile]) -> Counter[str]:
