@@ -20,7 +20,7 @@ from typing import Any
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
 from celery_wheel.engine.settle import settle_now
-from celery_wheel.engine.state.lane import InFlight, Lane
+from celery_wheel.engine.state.lane import InFlight, Lane, Most
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.stats import BY_BROKER
 from celery_wheel.errors import GuardTripped
@@ -49,16 +49,16 @@ def _due_ms(ctx: Context) -> int:
 
 def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, bool]:
     """Publish one chunk of a lane, if it has one; returns whether it had."""
-    limits = ctx.limits
     if lane.retry_at_ms > ctx.clock.monotonic_ms():
         return False
     if ctx.delivery.open_lane(state, lane):
         yield "lane opened in the broker"
     if lane.is_in_doubt and lane.in_flight is None:
         yield from _take_doubtful(ctx, state, lane)
+    limits = ctx.limits
+    most = Most(limits.chunk_count, limits.chunk_bytes, limits.ahead_ms, limits.refusal)
     with state.active():
-        times = ctx.clock.now_ms(), ctx.clock.monotonic_ms()
-        flight = state.take(lane, *times, limits.chunk_count, limits.chunk_bytes, limits.ahead_ms, limits.refusal)
+        flight = state.take(lane, ctx.clock.now_ms(), ctx.clock.monotonic_ms(), most)
     yield "taken"
     if flight is None:
         return False

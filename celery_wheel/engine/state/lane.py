@@ -24,6 +24,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from celery_wheel.engine.port import RangeChecksum
 from celery_wheel.engine.state.gates import STAY, Place
@@ -49,6 +50,15 @@ PlaceOf = Callable[[Row], Place | None]
 
 #: Returns the reason why rows of a route may not be published; an empty text where they may.
 Refusal = Callable[[Route], str]
+
+
+class Most(NamedTuple):
+    """The most that one chunk takes: so many rows, and no more after so many bytes; those due within ``ahead_ms``."""
+
+    max_count: int
+    max_bytes: int
+    ahead_ms: int = 0
+    refusal: Refusal | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -177,17 +187,8 @@ class Lane:
 
     # -- take --------------------------------------------------------------------------------------
 
-    def take(
-        self,
-        rows: dict[int, Row],
-        now_ms: int,
-        max_count: int,
-        max_bytes: int,
-        route: PlaceOf | None = None,
-        ahead_ms: int = 0,
-        refusal: Refusal | None = None,
-    ) -> InFlight | None:
-        """Take the next chunk, due within ``ahead_ms``; the watermark moves to its end. None if no row may be taken.
+    def take(self, rows: dict[int, Row], now_ms: int, most: Most, route: PlaceOf | None = None) -> InFlight | None:
+        """Take the next chunk; the watermark moves to its end. None if no row may be taken.
 
         ``rows`` is the window; a heap entry whose row is gone from it, or has another seq, is stale.
         """
@@ -199,8 +200,8 @@ class Lane:
         flight = InFlight(self.number, after, after, taken_ms=now_ms, redelivered=self.redelivered)
         # Due time may have gone back since a row was reaped, so its due time is compared once more. No reserved
         # position is passed.
-        end = min((now_ms + ahead_ms + 1, 0), self.floor())
-        if not self._fill(flight, rows, end, max_count, max_bytes, route, refusal):
+        end = min((now_ms + most.ahead_ms + 1, 0), self.floor())
+        if not self._fill(flight, rows, end, most, route):
             return None
         if not after < flight.upto <= self.horizon:
             raise InvariantBroken(
@@ -210,19 +211,13 @@ class Lane:
         return flight
 
     def _fill(
-        self,
-        flight: InFlight,
-        rows: dict[int, Row],
-        end: tuple[int, int],
-        max_count: int,
-        max_bytes: int,
-        route: PlaceOf | None,
-        refusal: Refusal | None,
+        self, flight: InFlight, rows: dict[int, Row], end: tuple[int, int], most: Most, route: PlaceOf | None
     ) -> bool:
         """Move ready rows before ``end`` from the window into a chunk that ends with the last; False if none may go."""
         ready, now_ms, last = self.ready, flight.taken_ms, None
+        left, max_bytes, _, refusal = most
         weight, ids = 0, 0
-        while ready and max_count > 0 and weight < max_bytes and ready[0] < end:
+        while ready and left > 0 and weight < max_bytes and ready[0] < end:
             _, seq, row_id = heapq.heappop(ready)
             row = rows.get(row_id)
             if row is None or row.seq != seq:
@@ -234,7 +229,7 @@ class Lane:
                 self.push(row)
                 break
             last = rows.pop(row_id)
-            max_count -= 1
+            left -= 1
             weight += row.size
             if late:
                 flight.misfired.append(row)

@@ -22,7 +22,7 @@ from celery_wheel.engine.state.agenda import Agenda, FailingSchedules
 from celery_wheel.engine.state.gates import EVERYTHING, GateRouter, Gates, Place
 from celery_wheel.engine.state.group_figures import GroupFigures
 from celery_wheel.engine.state.groups import Groups
-from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes, Refusal
+from celery_wheel.engine.state.lane import MAIN, InFlight, Lane, Lanes, Most
 from celery_wheel.engine.state.tombstones import RevokedStamps, TombstoneFilter
 from celery_wheel.engine.state.window import Window
 from celery_wheel.errors import EpochEnded
@@ -177,28 +177,19 @@ class ShardState:
         ready = {lane.number: lane.next_due_ms(window.rows) for lane in lanes}
         return sorted(lanes, key=lambda lane: (ready[lane.number] is None, ready[lane.number] or 0, lane.number))
 
-    def take(
-        self,
-        lane: Lane,
-        now_ms: int,
-        monotonic_ms: int,
-        max_count: int,
-        max_bytes: int,
-        ahead_ms: int = 0,
-        refusal: Refusal | None = None,
-    ) -> InFlight | None:
+    def take(self, lane: Lane, now_ms: int, monotonic_ms: int, most: Most) -> InFlight | None:
         """Return the chunk to publish now: the chunk in flight, else the next rows that may pass the gates."""
         if lane.in_flight is not None:
             return lane.in_flight
         gates, route = self.gates, None
-        room = lane.chunk_limit(max_count)
+        room = lane.chunk_limit(most.max_count)
         groups = self.groups if self.groups or gates.closed_groups else None
         if gates or groups or not self.lanes.are_alone:
             busy = self.lanes.busy
-            room = min(room, self._room(lane, monotonic_ms, max_count))
+            room = min(room, self._room(lane, monotonic_ms, most.max_count))
             if gates or busy or groups:
                 route = GateRouter(gates, lane.place, busy, monotonic_ms, groups=groups)
-        flight = lane.take(self.window.rows, now_ms, room, max_bytes, route, ahead_ms, refusal)
+        flight = lane.take(self.window.rows, now_ms, most._replace(max_count=room), route)
         if flight is not None:
             if groups:
                 for row in flight.rows:

@@ -11,7 +11,7 @@ import pytest
 
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.gates import Rate
-from celery_wheel.engine.state.lane import Lane
+from celery_wheel.engine.state.lane import Lane, Most
 from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, InvariantBroken, PublishInterrupted
 from celery_wheel.store.model import ORIGIN, Position, Row
@@ -163,7 +163,7 @@ class TestClose:
     [
         lambda lane: lane.reserve(Position(10, 1)),
         lambda lane: lane.settled(Position(11, 0)),
-        lambda lane: [lane.take_doubtful([], Position(11, 0)), lane.take({}, 0, 1, 1)],
+        lambda lane: [lane.take_doubtful([], Position(11, 0)), lane.take({}, 0, Most(1, 1))],
     ],
     ids=["reserve before the watermark", "settle after the watermark", "take twice"],
 )

@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 
 from celery_wheel.engine.round import Limits, Round, run_round
-from celery_wheel.engine.state.lane import RETRY_FIRST_MS
+from celery_wheel.engine.state.lane import RETRY_FIRST_MS, Most
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
 from tests.simulation.model_redis import Keys
@@ -546,7 +546,7 @@ def test_a_refusing_destination_is_tried_again_after_a_wait(rig: Rig) -> None:
     lane = term.lanes[0]
     with term.active():
         term.window.reap(term.lanes, rig.clock.now_ms())
-        chunk = term.take(lane, rig.clock.now_ms(), rig.clock.monotonic_ms(), 10, 10**6)
+        chunk = term.take(lane, rig.clock.now_ms(), rig.clock.monotonic_ms(), Most(10, 10**6))
         assert chunk is not None
         lane.refuse(chunk, [row.id for row in chunk.rows], rig.clock.monotonic_ms())
     assert rig.engine.wait_ms() == RETRY_FIRST_MS
