@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import RLock
 from typing import Any, Literal, NamedTuple, cast
 
+from celery_wheel.broker import wheel_queue_name
+from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.errors import not_adopted
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.port import Peeked
-from celery_wheel.store.model import Message, Unreadable
+from celery_wheel.engine.port import Chunk, Confirmed, Peeked
+from celery_wheel.store.model import Message, Row, Unreadable
 
 
 class Token(NamedTuple):
@@ -123,13 +126,17 @@ class Deliveries(ABC):
         self._unacknowledged.clear()
 
 
+#: Publishes rows at a time, perhaps again, while a function says that it may.
+Publish = Callable[[Sequence[Row], int, bool, Callable[[], bool]], Confirmed]
+
+
 class DeliveryBroker(ABC):
-    """The part of a ConfirmingBroker that reads wheel queues."""
+    """The part that the ConfirmingBrokers have in common."""
 
     fences: Literal[False] = False
 
-    def __init__(self, reader: QueuedMessageReader) -> None:
-        self._reader = reader
+    def __init__(self, reader: QueuedMessageReader, publish: Publish) -> None:
+        self._reader, self._publish = reader, publish
         self._shards: dict[int, Deliveries] = {}
 
     @abstractmethod
@@ -137,6 +144,9 @@ class DeliveryBroker(ABC):
 
     @abstractmethod
     def _message(self, delivery: Any) -> Message | Unreadable: ...
+
+    @abstractmethod
+    def ready(self, queues: Sequence[str]) -> dict[str, int]: ...
 
     def adopt(self, shard: int, epoch: int) -> None:
         if shard not in self._shards:
@@ -155,6 +165,16 @@ class DeliveryBroker(ABC):
 
     def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
         return shard in self._shards and self._shards[shard].trim(cast(Token, token))
+
+    def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
+        if not chunk.rows:
+            return Confirmed()
+        times = chunk.now_ms, chunk.redelivered, may_send
+        return publish_merged(chunk.rows, lambda rows: self._publish(rows, *times))
+
+    def depth(self, shard: int) -> int:
+        name = wheel_queue_name(self._reader.namespace, shard)
+        return self.ready([name])[name]
 
     def decode(self, raw: bytes) -> Message | Unreadable:
         return self._reader.decode(raw)

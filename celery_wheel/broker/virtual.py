@@ -31,15 +31,14 @@ from kombu.exceptions import OperationalError
 from kombu.messaging import Consumer, Producer
 from kombu.utils import json
 
-from celery_wheel.broker import is_own_name, wheel_queue_name
-from celery_wheel.broker.batches import publish_merged
+from celery_wheel.broker import is_own_name
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.destinations import Destinations
 from celery_wheel.broker.envelope import REDELIVERED
 from celery_wheel.broker.errors import stopped, url_of
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader, read_or_reject, stored_properties
-from celery_wheel.engine.port import Chunk, Confirmed
+from celery_wheel.engine.port import Confirmed
 from celery_wheel.errors import BrokerError, PublishInterrupted
 from celery_wheel.store.model import Message, Row, Unreadable
 from celery_wheel.store.schedule_model import SLOT
@@ -382,20 +381,12 @@ class KombuBroker(DeliveryBroker):
     can_wait = False  # a thread that waited would hold the connection that ``trim`` and ``leave`` need
 
     def __init__(self, app: Any, reader: QueuedMessageReader) -> None:
-        super().__init__(reader)
-        self._connect: Callable[[], Any] = app.connection_for_write
         self._outgoing = KombuPublisher(app, reader.destinations)
+        super().__init__(reader, self._outgoing.publish)
+        self._connect: Callable[[], Any] = app.connection_for_write
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False
-
-    def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
-        times = chunk.now_ms, chunk.redelivered, may_send
-        return publish_merged(chunk.rows, lambda rows: self._outgoing.publish(rows, *times))
-
-    def depth(self, shard: int) -> int:
-        name = wheel_queue_name(self._reader.namespace, shard)
-        return self.ready([name])[name]
 
     def ready(self, queues: Sequence[str]) -> dict[str, int]:
         return self._outgoing.ready(queues)

@@ -31,12 +31,10 @@ from kombu.entity import Queue
 from celery_wheel.broker import wheel_queue_name
 from celery_wheel.broker.amqp.link import CONNECTION_ERRORS, HEARTBEAT_S, AmqpLink
 from celery_wheel.broker.amqp.publisher import AmqpPublisher, decode
-from celery_wheel.broker.batches import publish_merged
 from celery_wheel.broker.deliveries import Deliveries, DeliveryBroker
 from celery_wheel.broker.owner import OCCUPIED_MS, Owner, other_copy, other_store
 from celery_wheel.broker.queues import wheel_queue
 from celery_wheel.broker.reader import QueuedMessageReader
-from celery_wheel.engine.port import Chunk, Confirmed
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.store.ports import StoreIdentity
@@ -287,23 +285,12 @@ class AmqpBroker(DeliveryBroker):
         store: StoreIdentity = _UNKNOWN,
         queue_type: str = "classic",
     ) -> None:
-        super().__init__(reader)
         self._store, self._connect, self._queue_type = store, connect, queue_type
         self._publishing, self._inspecting = AmqpLink(connect), AmqpLink(connect, reader.max_kept_bytes)
-        self._publisher = AmqpPublisher(self._publishing)
+        super().__init__(reader, AmqpPublisher(self._publishing).publish)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return shard in self._shards and cast(AmqpIngress, self._shards[shard]).await_delivery(timeout_ms)
-
-    def publish(self, chunk: Chunk, may_send: Callable[[], bool]) -> Confirmed:
-        if not chunk.rows:
-            return Confirmed()
-        times = chunk.now_ms, chunk.redelivered, may_send
-        return publish_merged(chunk.rows, lambda rows: self._publisher.publish(rows, *times))
-
-    def depth(self, shard: int) -> int:
-        name = wheel_queue_name(self._reader.namespace, shard)
-        return self._count(name)
 
     def ready(self, queues: Sequence[str]) -> dict[str, int]:
         return {queue: self._count(queue) for queue in queues}
