@@ -82,8 +82,7 @@ class Adoption:
         self.store = ctx.store
         self.delivery = ctx.delivery
         self.limits = ctx.limits
-        self.stamps = ctx.stamps
-        self.depths = ctx.depths
+        self.ctx = ctx
         self.clock = ctx.clock
         self.now_ms = ctx.clock.now_ms()
         self.monotonic_ms = ctx.clock.monotonic_ms()
@@ -101,7 +100,7 @@ class Adoption:
             return Groups()
         return Groups(
             limits.groups,
-            self.depths,
+            self.ctx.depths,
             self.store.limits(self.shard),
             lowest_first=not self.delivery.prepares,
             now_ms=self.monotonic_ms,
@@ -205,7 +204,7 @@ class Adoption:
             gates=gates,
             groups=self.groups,
             tombstones=TombstoneFilter(list(self.store.tombstone_ids(self.shard))),
-            stamps=self.stamps,
+            stamps=self.ctx.stamps,
             adopted_ms=self.now_ms,
             accepted=found.accepted,
         )

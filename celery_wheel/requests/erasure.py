@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, get_args
+from typing import Any
 
 from celery_wheel.errors import ArgumentError
 from celery_wheel.requests import arguments
 from celery_wheel.requests.request import Asker
-from celery_wheel.store.erasure_model import COUNTED, By, digest_of_name, is_digest_of
+from celery_wheel.store.erasure_model import COUNTED, CRITERIA, By, digest_of_name, is_digest_of
 from celery_wheel.store.model import ERASE
-
-#: The criteria of ``Wheel.erase``.
-ERASABLE: tuple[str, ...] = get_args(By)
 
 #: Places that may still have the data, and that no scheduler reads.
 NOT_COVERED = (
@@ -71,13 +68,13 @@ def erasure_of(criteria: Mapping[str, Any]) -> tuple[By, str]:
     named = {name: value for name, value in criteria.items() if value is not None}
     if len(named) != 1:
         raise TypeError(
-            f"erase must have one of {', '.join(ERASABLE)}, got {' and '.join(named) or 'none'}; nothing was erased"
+            f"erase must have one of {', '.join(CRITERIA)}, got {' and '.join(named) or 'none'}; nothing was erased"
         )
     [(by, value)] = named.items()
-    if by not in ERASABLE:
-        raise TypeError(f"erase must have one of {', '.join(ERASABLE)}, got {by}; nothing was erased")
+    if by not in CRITERIA:
+        raise TypeError(f"erase must have one of {', '.join(CRITERIA)}, got {by}; nothing was erased")
     value = arguments.group_of(value) if by == "group" else arguments.text_of(by, value)
-    return by, value  # type: ignore[return-value]  # it is one of ERASABLE
+    return by, value
 
 
 def erase(asker: Asker, by: By, value: str, how: Any, *, patient: bool) -> ErasureReceipt:

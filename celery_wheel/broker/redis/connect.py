@@ -144,11 +144,8 @@ class Script:
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
     ) -> tuple[str, Any]:
         """Run the script; returns the first word of its answer and, where the answer has one, its value."""
-        try:
-            answer: Any = client.evalsha(self.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            answer = client.eval(self.text, len(keys), *keys, *args)
-        return _read(answer)
+        found: tuple[str, Any] = self.request(keys, args).run(client)
+        return found
 
     def request(self, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]) -> RedisRequest:
         """Return the same call as a request, with the same answer."""
@@ -178,6 +175,13 @@ class RedisRequest(NamedTuple):
     read: Callable[[Any], Any] = _as_it_is
     again: Callable[[Redis], Any] = _as_it_is  #: sends the whole text of a script that the server does not know
 
+    def run(self, client: Redis) -> Any:
+        """Send the request by itself; returns its answer."""
+        try:
+            return self.read(self.send(client))
+        except NoScriptError:
+            return self.read(self.again(client))
+
 
 #: An operation: yields its requests, one after the other, and returns its result.
 Operation = Generator[RedisRequest, Any, _Result]
@@ -197,10 +201,7 @@ def ask(client: Redis, operation: Operation[_Result]) -> _Result:
 def _made(client: Redis, request: RedisRequest) -> Any:
     """Return the answer of a request, or its error."""
     try:
-        try:
-            return request.read(request.send(client))
-        except NoScriptError:
-            return request.read(request.again(client))
+        return request.run(client)
     except Exception as error:
         return error
 

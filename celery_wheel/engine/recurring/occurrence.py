@@ -15,14 +15,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import AFTER, OCCURRENCE, RUN, Schedule
-
-if TYPE_CHECKING:
-    from celery_wheel.recurring.definition import Definition
 
 
 class Occurrence(NamedTuple):

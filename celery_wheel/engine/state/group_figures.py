@@ -56,6 +56,7 @@ class GroupFigures:
         groups, unreported = self._groups.groups(), list(self._groups.unreported.items())
         largest = heapq.nlargest(LARGEST, groups, key=attrgetter("waiting", "in_flight"))
         starving = self._starving(now_ms)
+        longest = heapq.nsmallest(NAMED, starving, key=attrgetter("since_ms"))
         silent = [one for one in unreported if one[1] >= UNREPORTED]
         self._groups.seen_ms = now_ms
         return {
@@ -63,7 +64,7 @@ class GroupFigures:
             "waiting": sum(map(attrgetter("waiting"), groups)),
             "largest": [_plain(one) for one in largest if one.waiting or one.in_flight],
             "starving_count": len(starving),
-            "starving": [_plain_line(line, now_ms) for line in heapq.nsmallest(NAMED, starving, key=_since)],
+            "starving": [_plain_line(line, now_ms) for line in longest],
             "unreported_count": len(silent),
             "unreported": heapq.nlargest(NAMED, silent, key=itemgetter(1)),
         }
@@ -81,10 +82,6 @@ def _is_full(group: Group) -> bool:
 
 def _passes(share: SharedQueue, since_ms: int) -> bool:
     return share.passed_at_ms is not None and share.passed_at_ms > since_ms
-
-
-def _since(line: Line) -> int:
-    return line.since_ms
 
 
 def _plain(group: Group) -> list[Any]:

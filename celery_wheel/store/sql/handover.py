@@ -28,6 +28,7 @@ from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import inbox, lane, outcome, revision, route, schedule, settlement, timer, watch
 from celery_wheel.store.sql.statement import IN_PLACES, columns_of, is_of_shard
 from celery_wheel.store.store_model import MOVED, HandoverSchedule, ShardEpoch
+from celery_wheel.values import parts
 
 #: The columns of the place of a message, as a ``StoredMessage`` has them.
 PLACE = (timer.c.id, timer.c.lane, timer.c.due_ms, timer.c.seq, timer.c.accepted_ms)
@@ -119,9 +120,8 @@ class SqlHandover(StorePart):
         )
         with self._database.reading() as connection:
             ids = self._statements.of(IntakeStatements).known_rows(connection, shard, envelope_ids)
-            for start in range(0, len(ids), STOPPED_AT_ONCE):
-                some = timer.c.id.in_(ids[start : start + STOPPED_AT_ONCE])
-                for row in connection.execute(messages.where(some)).all():
+            for some in parts(ids, STOPPED_AT_ONCE):
+                for row in connection.execute(messages.where(timer.c.id.in_(some))).all():
                     why = {"outcome": row.kind, "reason": row.reason} if row.lane == model.STOPPED else {}
                     found.append(self._stored(connection, row, **why))
         return found
@@ -189,8 +189,8 @@ class SqlHandover(StorePart):
     def mark_moved(self, hold: ShardEpoch, ids: Sequence[int], reason: str) -> int:
         """Give the pending and the stopped rows among ``ids`` the outcome "moved"; returns how many were pending."""
         done = 0
-        for start in range(0, len(ids), IN_PLACES):
-            among = timer.c.id.in_(ids[start : start + IN_PLACES])
+        for some in parts(ids, IN_PLACES):
+            among = timer.c.id.in_(some)
             is_moved = exists().where(outcome.c.timer_id == timer.c.id, outcome.c.kind == MOVED)
             pending = select(timer.c.id, timer.c.due_ms, timer.c.line, route.c.target, route.c.task)
             pending = pending.select_from(_TASKS.join(lane, _IS_PENDING)).where(is_of_shard(hold.shard), among)
@@ -274,9 +274,8 @@ class SqlHandover(StorePart):
 def _claims(connection: Connection, shard: int, ids: Sequence[int]) -> dict[int, list[model.Watch]]:
     """Return row → its claims."""
     found = defaultdict(list)
-    for start in range(0, len(ids), IN_PLACES):
-        some = watch.c.timer_id.in_(ids[start : start + IN_PLACES])
-        claims = select(*columns_of(model.Watch, watch)).where(watch.c.shard == shard, some)
+    for some in parts(ids, IN_PLACES):
+        claims = select(*columns_of(model.Watch, watch)).where(watch.c.shard == shard, watch.c.timer_id.in_(some))
         for claim in connection.execute(claims):
             found[claim.timer_id].append(model.Watch(*claim))
     return found

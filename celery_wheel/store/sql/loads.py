@@ -181,13 +181,8 @@ class SqlLoads:
             later = load_chunk.c.number >= slices
             connection.execute(delete(load_chunk).where(*_is_of_part(claim.load, claim.part), later))
 
-    def commit(
-        self, load_id: int, run: int, parts: Mapping[int, PartResult], now_ms: int, by: Operator | None = None
-    ) -> BulkLoad:
-        """Commit exactly ``parts``, for the holders to accept. Raises LoadEnded, and then nothing is loaded.
-
-        ``by``: the person for the audit log; None: this process.
-        """
+    def commit(self, load_id: int, run: int, parts: Mapping[int, PartResult], now_ms: int) -> BulkLoad:
+        """Commit exactly ``parts``, for the holders to accept. Raises LoadEnded, and then nothing is loaded."""
         self._remove_other_parts(load_id, run, parts)
         with self._database.writing(durable=True) as connection:
             row = connection.execute(_LOAD.where(load.c.id == load_id).with_for_update()).one_or_none()
@@ -197,7 +192,7 @@ class SqlLoads:
             _check_open(connection, load_id, run)
             _check_parts(connection, load_id, parts)
             rows = sum(part.rows for part in parts.values())
-            committed = _changed(connection, load_id, state=COMMITTED, ended_ms=now_ms, rows=rows, **_by(by))
+            committed = _changed(connection, load_id, state=COMMITTED, ended_ms=now_ms, rows=rows, **_by())
         self._database.ring()
         return committed
 
@@ -261,7 +256,7 @@ class SqlLoads:
             return count_pending_in(connection)
 
 
-def _by(by: Operator | None) -> dict[str, Any]:
+def _by(by: Operator | None = None) -> dict[str, Any]:
     return {**(by or Operator.of_process())._asdict(), "audited": False}
 
 

@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, select, true, update
 
@@ -50,6 +50,9 @@ _FIRST: Any = "00000000-0000-0000-0000-000000000000"
 _FIRST_ID = -1
 
 MESSAGES, SCHEDULES, WAITING, ALL_SCHEDULES, REVISIONS, DONE = range(6)
+
+#: Statements, each with the values of the rows that it writes.
+Rewrites = list[tuple[Prepared, list[tuple[Any, ...]]]]
 
 
 class RepackStatements:
@@ -106,8 +109,8 @@ class Repacking:
         phase = own.phase + (not rows)
         with self._database.writing(durable=False) as connection:
             fence(connection, self._database.statements, number, epoch)
-            for change in changes:
-                change.run(connection)
+            for statement, values in changes:
+                statement.many(connection, values)
             if phase == WAITING:
                 connection.execute(update(shard).where(shard.c.shard == number).values(packing=to))
         if phase == own.phase:
@@ -146,7 +149,7 @@ class Repacking:
         with self._database.writing(durable=False) as connection:
             connection.execute(delete(dictionary).where(dictionary.c.id < needed))
 
-    def _found(self, connection: Connection, number: int, own: _Pass) -> tuple[Sequence[Any], list[_Rewrite]]:
+    def _found(self, connection: Connection, number: int, own: _Pass) -> tuple[Sequence[Any], Rewrites]:
         """Return the next rows of a pass, each with its place second; and what is to be written."""
         if own.phase == MESSAGES:
             return self._messages(connection, number, own)
@@ -158,7 +161,7 @@ class Repacking:
         rows = _next(connection, revision.c.before, own, revision.c.before != "", self.step_rows)
         return rows, self._texts(rows, revision.c.before, seal.seal_text)
 
-    def _messages(self, connection: Connection, number: int, own: _Pass) -> tuple[Sequence[Any], list[_Rewrite]]:
+    def _messages(self, connection: Connection, number: int, own: _Pass) -> tuple[Sequence[Any], Rewrites]:
         later = and_(timer.c.shard == number, timer.c.envelope_id > own.after)
         page = select(timer.c.id, timer.c.envelope_id, timer.c.packing, timer.c.size).where(later)
         rows = connection.execute(page.order_by(timer.c.envelope_id).limit(self.step_rows)).all()
@@ -182,23 +185,15 @@ class Repacking:
         statement = self._database.statements.of(RepackStatements).set_message
         names = ("at_shard", "at_id", "to", "packed")
         named = [dict(zip(names, (number, *one), strict=True)) for one in values]
-        return rows, [_Rewrite(statement, in_order(statement, named))]
+        return rows, [(statement, in_order(statement, named))]
 
-    def _texts(self, rows: Sequence[Any], column: Any, sealed: Callable[[str], str]) -> list[_Rewrite]:
+    def _texts(self, rows: Sequence[Any], column: Any, sealed: Callable[[str], str]) -> Rewrites:
         seal, found = self._catalogue.seal, list[dict[str, Any]]()
         for text, row_id in rows:
             if key_of(sealed_in(text) or b"") != seal.present:
                 found.append({"at_id": row_id, "was": text, "text": sealed(seal.open_text(text))})
         statement = self._database.statements.of(RepackStatements).set_text[column.name]
-        return [_Rewrite(statement, in_order(statement, found))]
-
-
-class _Rewrite(NamedTuple):
-    statement: Prepared
-    rows: list[tuple[Any, ...]]
-
-    def run(self, connection: Connection) -> None:
-        self.statement.many(connection, self.rows)
+        return [(statement, in_order(statement, found))]
 
 
 def _next(connection: Connection, column: Any, own: _Pass, where: ColumnElement[bool], limit: int) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from celery_wheel.store.audit_model import (
     Link,
     Operator,
     links_in,
+    process_name,
     store_entry,
 )
 from celery_wheel.store.sql.schema import audit, audit_chain
@@ -181,12 +182,12 @@ def test_the_end_of_a_load_is_recorded_once(sql_store: SqlStore, sql_holder: Hol
     claim, _ = sql_store.loads.claim(load.id, load.run, 0)
     sql_store.loads.put(claim, [PartChunk(0, shard, 2, "d", b"x") for shard in (0, 1)])
     done = {0: PartResult(claim.attempt, 4)}
-    sql_store.loads.commit(load.id, load.run, done, NOW + 1, Operator("api", "anna"))
+    sql_store.loads.commit(load.id, load.run, done, NOW + 1)
     for holder in (second, sql_holder):
         holder.apply(loaded=[one.id for one in sql_store.read_loads(holder.shard, 10)])
         sql_store.expire(holder.shard, holder.epoch, NOW, NOW, 0)
     (one,) = sql_store.browse.audit(AuditCriteria()).items
-    assert (one.action, one.actor, one.results) == ("load", "anna", {"flights": {"result": "done", "rows": 4}})
+    assert (one.action, one.actor, one.results) == ("load", process_name(), {"flights": {"result": "done", "rows": 4}})
     other = sql_store.loads.begin("trains", NOW)
     sql_store.loads.abort(other.id, NOW + 2)
     sql_store.expire(0, sql_holder.epoch, NOW, NOW, 0)
