@@ -83,8 +83,8 @@ test test-all: $(VENV)/.installed-test services lint
 # Left to `make test`: other servers, and tests that start processes.
 LEFT := postgres or rabbitmq or test_plugin or test_package or loads_nothing_heavy or test_takeover or test_losses or test_another_database
 
-check: $(VENV)/.installed-test redis lint  ## for every save: style, types, units, the contract on SQLite and Redis, seeds of the simulation
-	$(WITH_VENV) $(PYTEST) -n 3 --dist loadgroup -m "not slow" --hypothesis-profile few tests/unit tests/contract \
+check: $(VENV)/.installed-test redis lint  ## for every save: style, types, and of units, contract and simulation what took at most 0.2 s before
+	$(WITH_VENV) $(PYTEST) -n 3 --dist loadgroup -m "not slow" --quick 0.2 --hypothesis-profile few tests/unit tests/contract \
 	  tests/simulation/test_promises.py -k "not ($(LEFT))"
 
 test-stalls: $(VENV)/.installed-test services  ## test with schedulers that stall between any two steps: STALLS=0.15, the chance

@@ -91,6 +91,15 @@ FIRST = (
 )
 
 
+#: Seconds of each test in its last run, and the name of these in pytest's cache.
+_took: dict[str, float] = {}
+TOOK = "tests/took"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", type=float, metavar="SECONDS", help="leave out tests that took longer last time")
+
+
 def pytest_configure() -> None:
     """Let SIGINT interrupt: a shell that starts pytest in the background lets it and its processes ignore it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -103,6 +112,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
 
     The tests on RabbitMQ do too: a start of its server takes seven seconds of a core.
     """
+    if items and (most_s := items[0].config.option.quick) is not None:
+        cache: Any = items[0].config.cache
+        took = cache.get(TOOK, {})
+        items[:] = [item for item in items if took.get(item.nodeid, 0.0) <= most_s]
     for item in items:
         fixtures = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 - it is nowhere public
         if "rabbit_server" in fixtures:
@@ -147,11 +160,21 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(f"in the same order once more: pytest --randomly-seed={seed}")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note how long a test took, by the id that it has without the name of its group."""
+    name, bracket, rest = report.nodeid.rpartition("]")
+    name += bracket + rest.partition("@")[0]
+    _took[name] = report.duration + (0.0 if report.when == "setup" else _took.get(name, 0.0))
+
+
 def pytest_runtest_logfinish() -> None:
     processes.forget_ended()
     for server in _postgres:
         server.drop_databases()
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     processes.kill_all()
+    cache: Any = getattr(session.config, "cache", None)  # none with ``-p no:cacheprovider``
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set(TOOK, {**cache.get(TOOK, {}), **_took})
