@@ -321,7 +321,7 @@ def test_a_call_that_celery_refuses_raises_celerys_error(make_app: MakeApp, kind
 def test_a_mock_sees_the_countdown_on_the_app_and_an_eta_on_celerys_class(app: Any) -> None:
     """Tests of users assert the options of a call; docs/tasks.md says which options a mock sees."""
 
-    @app.task(name="proj.later")  # type: ignore[untyped-decorator]
+    @app.task(name="proj.later", shared=False)  # type: ignore[untyped-decorator]
     def task() -> None: ...
 
     with mock.patch.object(app, "send_task") as own, mock.patch.object(celery_wheel.Celery, "send_task") as base:
