@@ -208,6 +208,7 @@ def test_axe_finds_nothing(visit: Visit, scheme: str, address: str) -> None:
     check_rules(page)
 
 
+@pytest.mark.slow
 def test_a_strict_policy_of_contents_forbids_nothing_of_the_page(page: Page) -> None:
     refused = be_strict(page, r"/wheel/(\?.*)?$")
     open_page(page, WHEEL)

@@ -45,6 +45,7 @@ def half(after_kills: Cluster) -> HalfDone:
     return after_kills.half
 
 
+@pytest.mark.slow
 def test_spark_submit_runs_a_job_on_executors_that_have_the_code_from_a_file(cluster: Cluster) -> None:
     cluster.wait_for("count")
     found = cluster.facts()
@@ -67,6 +68,7 @@ FACTS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_each_job_runs_over_spark_connect_on_the_executors(cluster: Cluster) -> None:
     cluster.wait_for("client")
     found = by_job(cluster.facts()["client"]["summaries"])

@@ -121,6 +121,7 @@ def test_a_foreign_store_or_queue_is_refused_before_anything_is_written(producti
     app.close()
 
 
+@pytest.mark.slow
 def test_the_bench_removes_its_queues_from_rabbitmq(rabbit_server: RabbitServer, tmp_path: Path) -> None:
     url = rabbit_server.fresh()
     app = Celery("bench", broker=url, set_as_current=False)
@@ -132,6 +133,7 @@ def test_the_bench_removes_its_queues_from_rabbitmq(rabbit_server: RabbitServer,
     app.close()
 
 
+@pytest.mark.slow
 def test_the_bench_removes_its_schema_from_postgresql(tmp_path: Path) -> None:
     with RedisServer(tmp_path / "redis") as server, PostgresServer() as postgres:
         app = Celery("bench", broker=server.url, set_as_current=False)

@@ -86,6 +86,7 @@ def installations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installa
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ALERTS)
 def test_a_fault_raises_its_alert_and_no_other(installations: Installations, fault: str) -> None:
     if fault == "disk_almost_full" and not MAY_MOUNT:

@@ -56,6 +56,7 @@ def test_the_wait_in_the_queue_is_short_and_the_scheduler_is_no_worker_of_its_ho
 MODULE = "tests.kit.traces"
 
 
+@pytest.mark.slow
 def test_the_publish_and_the_run_link_the_span_that_sent_the_task(stack: Stack) -> None:
     stack.wait_for_holder(stack.beat(imports=[MODULE], wheel_opentelemetry=True))
     stack.worker("-P", "solo", imports=[MODULE])

@@ -171,6 +171,7 @@ def test_unusual_messages_arrive(yard: Yard, good: Row) -> None:
     assert (body.encode() if isinstance(body, str) else body) == good.parts().body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forbidden", "internal", "missing"])
 def test_an_exchange_that_accepts_nothing_costs_the_others_little(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, kind: str

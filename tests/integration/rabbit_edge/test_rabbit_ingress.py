@@ -46,6 +46,7 @@ def is_lost(edge: AmqpBroker) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_message_that_is_very_much_too_large_is_not_read_into_memory(yard: Yard) -> None:
     before = yard.send(1)
     with yard.app.connection_for_write() as connection:

@@ -188,6 +188,7 @@ def test_redis_away_and_back_loses_nothing(stack: Stack) -> None:
     assert stack.dispatched() == ids
 
 
+@pytest.mark.slow
 def test_the_worker_can_embed_the_scheduler(stack: Stack) -> None:
     stack.celery("worker", "-B", "-P", "threads", "-c", "1", "-l", "INFO", "-Q", "nothing")
     ids = stack.send(0.2, count=3)
