@@ -18,12 +18,11 @@ from typing import Any, Generic, TypeVar
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.stats import OTHER, Histogram, LatenessByTask, Stats
 from celery_wheel.errors import WheelError
-from celery_wheel.overview import Overview, group_totals
+from celery_wheel.overview import Overview, group_totals, in_thread
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Message
 from celery_wheel.store.ports.pages import PAIRS, StoreSize
 from celery_wheel.store.schedule_model import ScheduleCounts
 from celery_wheel.store.store_model import ServerState
-from celery_wheel.values.background import in_thread
 from celery_wheel.values.log import get_logger
 
 #: Queues with a sample of their own: those with the most pending messages. All others are added up as OTHER.

@@ -10,7 +10,8 @@
 A reading is four statements on one snapshot, whatever the number of shards: sums that the commits keep, and figures
 counted from rows, which are bounded. Promises: all figures of an Overview are of one moment, ``read_ms``; only the
 seconds, the names and the holder's snapshot are older. A figure of the cache is at most a second old, or the time that
-a reading takes. An error is a reading, too: a store that does not answer is asked once a second.
+a reading takes. An error is a reading, too: a store that does not answer is asked once a second. Nobody waits longer
+than they want for a call ``in_thread``, be it a reading, a probe or a result backend.
 Non-promises: ``pending`` counts a message until its settlement is stored, up to a twentieth of a second later.
 """
 
@@ -29,7 +30,6 @@ from celery_wheel.errors import StoreError
 from celery_wheel.store.model import DAY_MS, HOUR_MS, PAUSED, Gate
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.ports.pages import COUNTED, LARGEST, LaneHead, LargeGroup, OverviewRows, ShardHead
-from celery_wheel.values.background import in_thread
 from celery_wheel.values.format import format_duration, printable
 
 #: A holder renews its lease twice a second; a holder that is silent for this long is gone or stuck.
@@ -409,6 +409,26 @@ class SharedValue(Generic[T]):
             raise self.error.with_traceback(None)
         assert self.value is not None  # noqa: S101 - for the type checker
         return self.value
+
+
+def in_thread(call: Callable[[], T], name: str) -> Future[T]:
+    """Begin a call, for which nobody waits longer than they want; it keeps no process from ending.
+
+    The future has its error, also where there is no thread for it.
+    """
+    asked = Future[T]()
+
+    def run() -> None:
+        try:
+            asked.set_result(call())
+        except Exception as error:  # for those who wait
+            asked.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:  # the system gives no more threads
+        asked.set_exception(error)
+    return asked
 
 
 class Shared(Generic[T]):

@@ -29,9 +29,9 @@ from django.utils.translation import gettext_lazy
 
 from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
+from celery_wheel.overview import in_thread
 from celery_wheel.store.model import PAUSED, WAITING, Gate
 from celery_wheel.store.ports.pages import ALL_BYTES, Detail, Task
-from celery_wheel.values.background import in_thread
 from celery_wheel.values.error_text import error_text
 from celery_wheel.values.format import format_duration, printable
 from django_wheel.drawing.charts import TimeAxis
