@@ -244,14 +244,17 @@ class Engine:
             self._renewed(state, lease_until_ms)
             yield Round.IDLE
 
-    def lease_call(self) -> LeaseCall | None:
-        """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
+    def lease_call(self, *, shows: bool = True) -> LeaseCall | None:
+        """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide.
+        With ``shows`` it stores a snapshot for the pages too."""
         ctx, state, lease_until_ms = self.ctx, self.state, self.clock.monotonic_ms() + self.ctx.limits.lease_ms
         if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
-        groups = state.group_figures.read(self.clock)
-        with state.lock:
-            snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms(), groups)
+        snapshot = None
+        if shows:
+            groups = state.group_figures.read(self.clock)
+            with state.lock:
+                snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms(), groups)
         return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot, state.accepted))
 
     def renewed(self, call: LeaseCall) -> None:

@@ -95,7 +95,10 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
         occurrences.close()
         yield Round.BUSY if intake.has_arrivals and (yield from carry_on(ctx, state)) else Round.IDLE
         return
-    if not (yield from _accept(ctx, state, intake)) or not (yield from end_runs(ctx, state, intake.ended)):
+    accepted = yield from _accept(ctx, state, intake)
+    if accepted:
+        occurrences.close()  # before ``end_runs``, which may open the agenda again
+    if not accepted or not (yield from end_runs(ctx, state, intake.ended)):
         yield Round.BUSY  # not all was committed, so nothing is trimmed; the next round reads all of it again
         return
     if not intake.peeked.arrivals:
@@ -105,7 +108,6 @@ def ingest(ctx: Context, state: ShardState) -> RoundSteps:
         if (yield from ctx.ask("trim", ctx.shard, state.epoch, intake.peeked.token, state.accepted)):
             state.alone = state.accepted
         yield "trimmed"
-    occurrences.close()
     staying: set[str] = set()  # schedules: later commands on them stay behind the one that stays
     for command in intake.commands:
         schedules = set(command.names) if isinstance(command, ScheduleCommand) else set()

@@ -2,7 +2,8 @@
 
 ::
 
-    renew       every half second, or every quarter of the lease if that is shorter: for all shards
+    renew       every half second, or every quarter of the lease if that is shorter: for all shards; every other time
+                with the figures that the pages show
     tend        as often; does nothing where ``renew`` has just renewed the lease
     listen      when the wheel queue is empty and the broker can wait; its call may hang: ``stop`` does not wait for it
     ingest      after a busy round, at once or after ``pause_s``; else when a schedule is due, when listen has found a
@@ -13,7 +14,7 @@
     settle      when dispatch has confirmed a chunk, at most every 50 ms
     announce    when tasks were cancelled; its call may hang, so neither another job nor ``stop`` waits for it
     keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
-                dispatched, which need the store too; else after 10 s
+                dispatched, which need the store too; else after 10 s, or after a minute where no task was dispatched
     inboxes     for all shards, when a writer rings the store's bell; else every ``poll_ms``
 
 A round has a fixed cost, 1 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches. On
@@ -205,8 +206,8 @@ class ShardJobs:
 
     def _after_housekeeping(self, round_: Round, took_s: float) -> Wait:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched
-        share = 9 if self._dispatched > before else 1
-        wait_s = share * took_s if round_ is Round.BUSY else 10.0
+        share, idle_s = (9, 10.0) if self._dispatched > before else (1, 60.0)
+        wait_s = share * took_s if round_ is Round.BUSY else idle_s
         return Wait(wait_s, wait_s)
 
 
@@ -227,6 +228,7 @@ class Runner:
         ]
         self._lease_ms, self._tend_s = lease_ms, tend_s(lease_ms)
         self._renewal = self.pool.job(self._renew, "renew")
+        self._shows = False  #: whether the last renewal stored the snapshots
         self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self.pool)
         for engine in engines:
             engine.stats.stuck_jobs = lambda: [str(one) for one in self.pool.stuck()]
@@ -255,15 +257,16 @@ class Runner:
             shard.cancel()
 
     def _renew(self) -> Wait:
-        renewed = renew(self.engines, self._lease_ms)
+        self._shows = not self._shows
+        renewed = renew(self.engines, self._lease_ms, shows=self._shows)
         for shard in self.shards:
             shard.note_renewal(renewed=shard.engine.shard in renewed)
         return Wait(self._tend_s, self._tend_s)
 
 
-def renew(engines: Sequence[Engine], lease_ms: int) -> set[int]:
+def renew(engines: Sequence[Engine], lease_ms: int, *, shows: bool = True) -> set[int]:
     """Renew the leases of those engines of a process that hold their shards; returns the renewed shards."""
-    called = {engine.shard: (engine, call) for engine in engines if (call := engine.lease_call()) is not None}
+    called = {one.shard: (one, call) for one in engines if (call := one.lease_call(shows=shows)) is not None}
     if not called:
         return set()
     first = engines[0]

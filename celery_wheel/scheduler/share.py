@@ -91,7 +91,8 @@ def share(
 
 logger = get_logger(__name__)
 
-EVERY_S = 0.5
+#: Seconds between two looks, and where no other scheduler was alive at the last one.
+EVERY_S, ALONE_S = 0.5, 1.0
 
 #: A stop waits no longer for a call that hangs.
 STOP_S = 10.0
@@ -119,6 +120,7 @@ class Balance:
         self._role = role
         self._reach = reach
         self._leaves = False
+        self._is_alone = False
         engines[0].wanted = role is not Role.CHILD
         self._pool = pool or Pool()
         self._job = self._pool.job(self._run, "balance")
@@ -141,6 +143,7 @@ class Balance:
         if self._reach is not None and self._leave(is_lost=self._reach.is_lost()):
             return
         alive = self._store.register_scheduler(self._name, self._clock.now_ms(), SILENT_MS)
+        self._is_alone = set(alive) <= {self._name}
         if len(self._engines) == 1:
             return
         held = [engine.shard for engine in self._engines if engine.held]
@@ -182,7 +185,7 @@ class Balance:
     def _run(self) -> Wait:
         self._try_once()
         # With one shard the sign of life decides nothing but the names of control nodes.
-        every_s = EVERY_S if len(self._engines) > 1 else 1.0
+        every_s = ALONE_S if self._is_alone or len(self._engines) == 1 else EVERY_S
         return Wait(every_s, every_s)
 
     def _try_once(self) -> None:

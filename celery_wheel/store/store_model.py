@@ -37,11 +37,11 @@ class ForgetPlace(NamedTuple):
 
 
 class Renewal(NamedTuple):
-    """The renewal of a shard's lease, with the holder's snapshot."""
+    """The renewal of a shard's lease, with the holder's snapshot; None leaves the one that is stored."""
 
     shard: int
     epoch: int
-    snapshot: dict[str, object]
+    snapshot: dict[str, object] | None
     known: int = 0  #: messages that the shard has accepted, as far as the holder knows
 
 

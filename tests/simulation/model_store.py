@@ -111,14 +111,15 @@ class ModelStore:
         return data
 
     def renew(
-        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object], known: int = 0
+        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object] | None, known: int = 0
     ) -> None:
         with self.disk.lock:
             self.fault("before commit")
             data = self._held(shard, epoch, known)
             snapshot_at_ms, now_ms = now_ms, self.disk.now_ms() if self.disk.now_ms else now_ms
             data.lease_until_ms = now_ms + lease_ms
-            data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
+            if snapshot is not None:
+                data.snapshot, data.snapshot_at_ms = snapshot, snapshot_at_ms
             self.disk.seen("renewed", epoch, now_ms + lease_ms)
             self.fault("after commit")
 

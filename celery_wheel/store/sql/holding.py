@@ -191,6 +191,8 @@ class SqlHolding(StorePart):
         """Store the holders' snapshots, in the transaction that has renewed their leases."""
         rows = []
         for one in renewed:
+            if one.snapshot is None:
+                continue
             figures = dict(one.snapshot)
             levels = figures.pop("levels", None)
             row = {"figures": json.dumps(figures), "levels": None if levels is None else json.dumps(levels)}

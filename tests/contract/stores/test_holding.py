@@ -110,6 +110,11 @@ def test_several_shards_are_renewed_together_but_for_those_of_former_epochs(hold
     both = [Renewal(0, epoch, {"n": 2}), Renewal(1, other.epoch, {"n": 3})]
     assert store.renew_all(both, NOW + 900, LEASE) == {0, 1}
     assert [store.state(shard).snapshot for shard in (0, 1)] == [{"n": 2}, {"n": 3}]
+    assert store.renew_all([Renewal(0, epoch, None), Renewal(1, other.epoch, {"n": 5})], NOW + 1_100, LEASE) == {0, 1}
+    assert_leased(store, 0, NOW + 1_100)
+    states = [store.state(shard) for shard in (0, 1)]
+    assert [one.snapshot for one in states] == [{"n": 2}, {"n": 5}], "None leaves the stored snapshot"
+    assert [one.snapshot_at_ms for one in states] == [NOW + 900, NOW + 1_100]
 
 
 def test_accepted_messages_are_counted_whatever_becomes_of_them(holder: Holder) -> None:

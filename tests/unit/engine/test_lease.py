@@ -229,6 +229,16 @@ def test_tend_does_nothing_after_a_renewal_and_everything_without(
     assert tends(runner) == [True, True], "the call of ``renew`` hangs"
 
 
+def test_every_other_renewal_stores_the_snapshots(rig: Rig, engines: list[Engine]) -> None:
+    runner, shown = Runner(*engines, lease_ms=rig.limits.lease_ms, poll_ms=50), []
+    for _ in range(5):
+        rig.pass_time(500)
+        runner._renew()
+        shown.append(rig.store.state(1).snapshot_at_ms == rig.clock.now_ms())
+        assert [engine.held for engine in engines] == [True, True]
+    assert shown == [True, False, True, False, True]
+
+
 def test_an_unexpected_error_ends_the_process(engines: list[Engine]) -> None:
     runner = Runner(*engines, lease_ms=2_000, poll_ms=50)
     with mock.patch.object(ModelStore, "renew_all", side_effect=RuntimeError("a defect")):

@@ -106,7 +106,7 @@ def test_ingest_waits_no_longer_than_until_the_next_schedule_is_due(rig: Schedul
     assert rig.engine.ingest_wait_ms() == 0
     rig.run("ingest", rounds=2)
     assert rig.made() == [2_700]
-    assert rig.engine.ingest_wait_ms() == 1_000
+    assert rig.engine.ingest_wait_ms() == LOOK_MS
 
 
 NESTED = '{"kind":"except","calendar":' * 50_000 + '{"kind":"weekdays","days":["sat"]}' + "}" * 50_000
@@ -195,6 +195,7 @@ def test_queue_one_runs_the_latest_instant_when_the_run_is_over(rig: ScheduleRig
     assert rig.skips() == [(2_000, 2_000, 1, "overlapped")]
     assert rig.next_ms() == 3_000
     rig.end(schedule, START_MS + 1_000)
+    rig.state.agenda.reopen()  # the schedules are read in the round that ends the run, and again after it
     rig.run(rounds=3)
     assert rig.ran() == [1_000, 3_000]
 
@@ -267,7 +268,7 @@ def test_ingest_waits_for_the_next_schedule_or_the_poll(rig: ScheduleRig, schedu
     assert wait.most_s == (schedule_ms if listens else min(50, schedule_ms)) / 1_000
 
 
-def test_an_agenda_is_read_again_after_a_second_whatever_due_time_does() -> None:
+def test_an_agenda_is_read_again_soon_whatever_due_time_does() -> None:
     agenda = Agenda()
     assert agenda.is_time(0, 0)
     agenda.read(None, 100, 0)
@@ -379,4 +380,4 @@ def test_a_herd_whose_schedules_all_wait_is_left_until_its_time() -> None:
     rounds(rig, 100)
     assert rig.runs() == []
     rig.run("tend", "ingest", rounds=2, after_ms=1_000)
-    assert rig.engine.ingest_wait_ms() == 1_000
+    assert rig.engine.ingest_wait_ms() == LOOK_MS
