@@ -53,6 +53,9 @@ from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
 
+#: Between two snapshots at least: every other renewal has one.
+SHOW_MS = 900
+
 
 class Engine:
     def __init__(
@@ -80,6 +83,7 @@ class Engine:
         #: Whether this engine may acquire or keep the shard (see ``scheduler.share``).
         self.wanted = True
         self._lease_until_ms: int | None = None  #: monotonic, less the margin; None where another may hold the shard
+        self._shown_ms: int | None = None  #: monotonic: when the last snapshot was taken
         self._stands_by = False
         self._changing = threading.Lock()  #: held while ``state`` is compared and changed
         self.log = log or RetryLog(logger, lambda: clock.monotonic_ms() / 1_000)
@@ -224,7 +228,7 @@ class Engine:
         ctx = self.ctx
         fit = self.clock.check(ctx.second_clock_ms)
         yield "clock compared"
-        state, now_ms, lease_until_ms = self.state, ctx.clock.now_ms(), ctx.clock.monotonic_ms() + ctx.limits.lease_ms
+        state, lease_until_ms = self.state, ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
             yield from self._stand_down("its due time is too far from the second clock")
             yield Round.FAILED
@@ -234,38 +238,38 @@ class Engine:
         elif state is None:
             yield from self._adopt(lease_until_ms)
         else:
-            groups = state.group_figures.read(self.clock)
-            with state.active():
-                snapshot = ctx.stats.snapshot(state, self.clock, now_ms, groups)
+            snapshot = self._snapshot(state)
             yield "snapshot taken"
             yield from self._verify(state)
             lease = ctx.clock.wall_ms(), ctx.limits.lease_ms
             ctx.store.renew(ctx.shard, state.epoch, *lease, snapshot, state.accepted)
-            self._renewed(state, lease_until_ms)
+            self.renewed(state, lease_until_ms)
             yield Round.IDLE
 
-    def lease_call(self, *, shows: bool = True) -> LeaseCall | None:
-        """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide.
-        With ``shows`` it stores a snapshot for the pages too."""
+    def lease_call(self) -> LeaseCall | None:
+        """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
         ctx, state, lease_until_ms = self.ctx, self.state, self.clock.monotonic_ms() + self.ctx.limits.lease_ms
         if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
             return None
-        snapshot = None
-        if shows:
-            groups = state.group_figures.read(self.clock)
-            with state.lock:
-                snapshot = ctx.stats.snapshot(state, self.clock, ctx.clock.now_ms(), groups)
-        return LeaseCall(state, lease_until_ms, Renewal(ctx.shard, state.epoch, snapshot, state.accepted))
+        renewal = Renewal(ctx.shard, state.epoch, self._snapshot(state), state.accepted)
+        return LeaseCall(state, lease_until_ms, renewal)
 
-    def renewed(self, call: LeaseCall) -> None:
+    def renewed(self, state: ShardState, lease_until_ms: int) -> None:
         """Note that the store has made a renewal; it is worth nothing where the state has ended meanwhile."""
-        with call.state.lock:
-            if call.state.ended is None:
-                self._renewed(call.state, call.lease_until_ms)
+        with state.lock:
+            if state.ended is None:
+                state.renewed(lease_until_ms, self.ctx.limits.lease_ms)
+                self._lease_until_ms = state.lease_until_ms - state.lease_margin_ms
 
-    def _renewed(self, state: ShardState, lease_until_ms: int) -> None:
-        state.renewed(lease_until_ms, self.ctx.limits.lease_ms)
-        self._lease_until_ms = state.lease_until_ms - state.lease_margin_ms
+    def _snapshot(self, state: ShardState) -> dict[str, object] | None:
+        """Return the figures that the pages show, or None within SHOW_MS: to store them costs as much as to renew."""
+        now_ms = self.clock.monotonic_ms()
+        if self._shown_ms is not None and now_ms < self._shown_ms + SHOW_MS:
+            return None
+        self._shown_ms = now_ms
+        groups = state.group_figures.read(self.clock)
+        with state.lock:
+            return self.ctx.stats.snapshot(state, self.clock, self.ctx.clock.now_ms(), groups)
 
     def _verify(self, state: ShardState) -> Steps:
         """Check that the broker still has the chunks that it confirmed, also while no row is due."""
@@ -302,7 +306,7 @@ class Engine:
             raise
         state = adoption.state()
         yield "state made"
-        self._renewed(state, lease_until_ms)
+        self.renewed(state, lease_until_ms)
         self.stats.add(
             adoptions=1, rollbacks=adoption.rollbacks, emptied=adoption.emptied, store_lost=adoption.store_lost
         )

@@ -2,8 +2,7 @@
 
 ::
 
-    renew       every half second, or every quarter of the lease if that is shorter: for all shards; every other time
-                with the figures that the pages show
+    renew       every half second, or every quarter of the lease if that is shorter: for all shards
     tend        as often; does nothing where ``renew`` has just renewed the lease
     listen      when the wheel queue is empty and the broker can wait; its call may hang: ``stop`` does not wait for it
     ingest      after a busy round, at once or after ``pause_s``; else when a schedule is due, when listen has found a
@@ -228,7 +227,6 @@ class Runner:
         ]
         self._lease_ms, self._tend_s = lease_ms, tend_s(lease_ms)
         self._renewal = self.pool.job(self._renew, "renew")
-        self._shows = False  #: whether the last renewal stored the snapshots
         self._watch = InboxWatch({one.engine: one.jobs["ingest"].wake for one in self.shards}, poll_ms, self.pool)
         for engine in engines:
             engine.stats.stuck_jobs = lambda: [str(one) for one in self.pool.stuck()]
@@ -257,16 +255,15 @@ class Runner:
             shard.cancel()
 
     def _renew(self) -> Wait:
-        self._shows = not self._shows
-        renewed = renew(self.engines, self._lease_ms, shows=self._shows)
+        renewed = renew(self.engines, self._lease_ms)
         for shard in self.shards:
             shard.note_renewal(renewed=shard.engine.shard in renewed)
         return Wait(self._tend_s, self._tend_s)
 
 
-def renew(engines: Sequence[Engine], lease_ms: int, *, shows: bool = True) -> set[int]:
+def renew(engines: Sequence[Engine], lease_ms: int) -> set[int]:
     """Renew the leases of those engines of a process that hold their shards; returns the renewed shards."""
-    called = {one.shard: (one, call) for one in engines if (call := one.lease_call(shows=shows)) is not None}
+    called = {one.shard: (one, call) for one in engines if (call := one.lease_call()) is not None}
     if not called:
         return set()
     first = engines[0]
@@ -278,7 +275,7 @@ def renew(engines: Sequence[Engine], lease_ms: int, *, shows: bool = True) -> se
         return set()
     for shard in renewed:
         engine, call = called[shard]
-        engine.renewed(call)
+        engine.renewed(call.state, call.lease_until_ms)
     return renewed
 
 

@@ -1,4 +1,4 @@
-"""Stats: the counts of an engine, and the snapshot that it writes to the store with each renewal of its lease.
+"""Stats: the counts of an engine, and the snapshot that it writes to the store each second.
 
 ``celery_wheel.metrics`` shows the counts and the histograms; the snapshot has the counts alone. The clock's
 milliseconds are whole: a duration below one counts as 0 or 1 ms, and sums are right on average.

@@ -83,7 +83,7 @@ class CapturingProducer:
         return self._sampler.take()
 
     def sample(self) -> Sample:
-        """Return the message, in the form that it has in the wheel queue. Raises RecurrenceError."""
+        """Return the message, in the form that it has in the wheel queue, with its queues. Raises RecurrenceError."""
         if len(self._found) != 1:
             raise RecurrenceError(f"apply_entry must publish one task by its producer, got {len(self._found)}")
         return self._found[0]

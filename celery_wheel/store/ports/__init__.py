@@ -57,10 +57,11 @@ class Store(Protocol):
         """
 
     def renew(
-        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object], known: int = 0
+        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object] | None, known: int = 0
     ) -> None:
-        """Renew the lease and store the holder's snapshot. Raises Fenced after a takeover, and StoreRolledBack where
-        the shard has accepted fewer messages than are ``known``; ``apply`` does so by ``Change.known``."""
+        """Renew the lease; store the holder's snapshot, if there is one. Raises Fenced after a takeover, and
+        StoreRolledBack where the shard has accepted fewer messages than are ``known``, as ``apply`` does by
+        ``Change.known``."""
 
     def renew_all(self, renewals: Sequence[Renewal], now_ms: int, lease_ms: int) -> set[int]:
         """Renew the leases of several shards in one transaction; returns the renewed shards.

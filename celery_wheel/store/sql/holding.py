@@ -164,7 +164,7 @@ class SqlHolding(StorePart):
         return epoch if taken else None
 
     def renew(
-        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object], known: int = 0
+        self, shard: int, epoch: int, now_ms: int, lease_ms: int, snapshot: dict[str, object] | None, known: int = 0
     ) -> None:
         with self._database.writing(durable=False) as connection:
             lease = {"now_ms": now_ms, "lease_ms": lease_ms, "known": known}

@@ -8,7 +8,7 @@ docs/schema.md is made of this list, and of the columns' comments::
     wheel_dictionary         common text, by which messages are packed         a few, until no row is
     wheel_lane               the offset and the watermark of a lane            the offsets of the log
     wheel_shard              epoch, holder and lease of a shard                locked first by every write
-      └ wheel_snapshot       the holder's last figures                         written with each renewal of the lease
+      └ wheel_snapshot       the holder's last figures                         written each second
     wheel_settlement         a settlement: rows in (from, to] are dispatched   ranges overlap only after a replay
     wheel_tally              pending messages by shard, hour, queue and task   counts without scanning
       └ wheel_total          sums of the tally: by shard, hour, day and name   changed with it, for ``Overview``

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_wheel.engine.engine import SHOW_MS
 from celery_wheel.engine.intake.inbox import MAX_SKEW_MS, audit_entries, parse
 from celery_wheel.engine.round import Limits, run_round
 from celery_wheel.store.model import (
@@ -608,6 +609,7 @@ class TestLimits:
         self.limit(rig, 1, "tenant:1")
         rig.send_all("abc", 0, group="tenant:1")
         rig.run(rounds=3)
+        rig.run("tend", after_ms=SHOW_MS)
         figures = rig.data.snapshot["groups"]
         assert (figures["count"], figures["waiting"], figures["largest"]) == (1, 2, [["tenant:1", 2, 1, [0]]])
 

@@ -4,6 +4,7 @@ from unittest import mock
 
 import pytest
 
+from celery_wheel.engine.engine import SHOW_MS
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS, Most
 from celery_wheel.errors import BrokerError
@@ -465,6 +466,7 @@ class TestClock:
         rig.run("prefetch", "dispatch", "tend", after_ms=1)
         assert rig.pushed == ["a"]
         assert rig.engine.held
+        rig.run("tend", after_ms=SHOW_MS)
         snapshot = rig.data.snapshot
         assert snapshot is not None
         assert (snapshot["clock_disputed_ms"], snapshot["clock_skew_ms"]) == (step_ms, 0)

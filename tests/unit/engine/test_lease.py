@@ -192,7 +192,7 @@ def test_a_renewal_of_a_shard_that_is_given_up_meanwhile_is_worth_nothing(rig: R
     call = engines[0].lease_call()
     assert call is not None
     run_round(engines[0].release())
-    engines[0].renewed(call)
+    engines[0].renewed(call.state, call.lease_until_ms)
     assert not engines[0].held
 
 
