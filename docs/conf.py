@@ -39,14 +39,14 @@ REPOSITORY = os.environ.get("REPOSITORY", "")
 #: Files beside this folder that a page of the site includes.
 ROOT = Path(__file__).parent.parent
 INCLUDED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
-_FILE = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
+_FILE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)(#[^)]+)?\)")
 
 
 def link_files(app: Any, page: str, source: list[str]) -> None:
     def link(found: re.Match[str]) -> str:
-        text, file = found.groups()
+        text, file, anchor = found.groups("")
         if file in INCLUDED:
-            return f"[{text}]({INCLUDED[file]})"
+            return f"[{text}]({INCLUDED[file]}{anchor})"
         if REPOSITORY:
             return f"[{text}]({REPOSITORY}/blob/v{release}/{file})"
         return f"{{download}}`{text.strip('`')} <../{file}>`" if (ROOT / file).is_file() else text

@@ -87,7 +87,7 @@ def test_every_command_of_django_exists() -> None:
 
 def test_every_make_target_exists() -> None:
     named = {found[1] for command in ALL_COMMANDS for found in re.finditer(r"\bmake ([a-z-]+)", command)}
-    assert {"demo", "test", "services"} <= named <= TARGETS
+    assert {"demo", "test", "soak"} <= named <= TARGETS
 
 
 def test_every_variable_of_make_demo_is_used() -> None:

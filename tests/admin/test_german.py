@@ -82,7 +82,7 @@ def test_each_text_of_the_source_has_a_translation_and_no_other_is_left(catalog:
     needed = texts()
     assert len(needed) > 600
     missing = {one: path.name for one, path in needed.items() if one not in catalog}
-    assert missing == {}, "run django-admin makemessages and compilemessages: docs/development.md"
+    assert missing == {}, "run django-admin makemessages and compilemessages: CONTRIBUTING.md"
     assert [one for one in catalog if one not in needed] == [], "the catalog has texts that the source has not"
 
 
