@@ -49,7 +49,7 @@ from tests.kit.rooms import FLOOR
 
 #: The examples of commands, which ``test_cli_doc.py`` runs.
 EXAMPLES = (ROOT / "tests/integration/cli/examples.md").read_text(encoding="utf-8")
-#: The worked example of docs/wheel.md: instants at which five timers are due.
+#: The worked example of docs/architecture.md: instants at which five timers are due.
 FIVE = (5, 35, 446, 455, 9_000)
 
 
@@ -117,7 +117,7 @@ def envelope_fields() -> str:
     def rows() -> Iterator[tuple[str, ...]]:
         for name, one in found["properties"].items():
             type_ = next(kind["type"] for kind in one.get("anyOf", [one]) if kind["type"] != "null")
-            yield f"`{name}`", type_, one["description"]
+            yield f"`{name}`", type_, re.sub(r"; (Unix )?milliseconds(, rounded up)?$", r"\2", one["description"])
 
     names, required = list(found["properties"]), found["required"]
     assert names[: len(required)] == required, "the page says that the first eight are required"
@@ -308,8 +308,8 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("checks.md", "doctor"): doctor_checks,
     ("wire-format.md", "envelope"): envelope_fields,
     ("operating.md", "calculator"): calculator,
-    ("wheel.md", "drawing"): wheel_drawn,
-    ("wheel.md", "steps"): wheel_steps,
+    ("architecture.md", "drawing"): wheel_drawn,
+    ("architecture.md", "steps"): wheel_steps,
 }
 
 
