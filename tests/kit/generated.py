@@ -253,15 +253,6 @@ def calculator() -> str:
     return table("pending tasks | arguments | SQLite | PostgreSQL | dispatched, if all are due at once, in", rows())
 
 
-def places(wheel: TimingWheel) -> dict[Any, str]:
-    return {
-        timer: f"level {level.number}, bucket {bucket.index} (from {bucket.expiration_ms:,})"
-        for level in wheel.levels()
-        for bucket in level.buckets
-        for timer in bucket.timer_ids()
-    }
-
-
 def numbers(values: Iterable[Any]) -> str:
     return ", ".join(f"{value:,}" for value in values)
 
@@ -287,20 +278,6 @@ def wheel_drawn() -> str:
     return "\n```text\n" + "\n".join(lines) + "\n```\n\n"
 
 
-def wheel_steps() -> str:
-    """Return the steps in which time passes, from one expiration to the next."""
-
-    def rows() -> Iterator[tuple[str, ...]]:
-        wheel = five_scheduled()
-        while (now_ms := wheel.next_expiration_ms()) is not None:
-            before = places(wheel)
-            expired = [timer.timer_id for timer in wheel.advance(now_ms)]
-            moved = [f"{timer:,} → {place}" for timer, place in places(wheel).items() if before[timer] != place]
-            yield f"{now_ms:,}", numbers(expired), "; ".join(moved)
-
-    return table("at (ms) | expires | cascades", rows())
-
-
 #: Page and name of each part → the function that writes it.
 PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("settings.md", "settings"): settings_table,
@@ -309,7 +286,6 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("wire-format.md", "envelope"): envelope_fields,
     ("operating.md", "calculator"): calculator,
     ("architecture.md", "drawing"): wheel_drawn,
-    ("architecture.md", "steps"): wheel_steps,
 }
 
 
