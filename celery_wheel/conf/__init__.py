@@ -67,7 +67,8 @@ class Conf:
     store = Setting(
         default_store,
         stores.store_url(),
-        "The URL of the store: a SQLite file, a PostgreSQL database, or django://default.",
+        "The URL of the store: a SQLite file, a PostgreSQL database, or django://default; see "
+        "docs/install.md#where-pending-tasks-are-stored.",
         secret=True,
     )
     namespace = Setting(
@@ -86,7 +87,9 @@ class Conf:
         "The store's number of shards, each with its own queue, holder and order; `wheel reshard` changes it.",
     )
     processes = Setting(
-        1, rules.whole(1, 256), "The number of processes among which one `celery beat` divides the shards."
+        1,
+        rules.whole(1, 256),
+        "The processes among which one `celery beat` divides the shards; see docs/install.md#more-cores.",
     )
     tick_ms = Setting(
         0.001, rules.seconds(1, whole_ms=True), "The wheel's tick in seconds; due times are rounded up to it."
@@ -97,7 +100,7 @@ class Conf:
     transactional = Setting(
         False,
         rules.flag(),
-        "True schedules delayed tasks in the caller's own Django transaction; wheel_store must be a django://… URL.",
+        "True schedules delayed tasks in the caller's own Django transaction; see docs/transactional.md.",
     )
     group = Setting(
         None,
@@ -140,7 +143,8 @@ class Conf:
     max_clock_skew_ms = Setting(
         5,
         rules.seconds(1),
-        "A scheduler whose clock differs by more seconds than this from the broker's clock holds no shard.",
+        "A scheduler whose clock differs by more seconds than this from the broker's holds no shard; see "
+        "docs/promises.md#never-early.",
     )
     lease_ms = Setting(
         2.0,
@@ -150,8 +154,7 @@ class Conf:
     poll_interval_ms = Setting(
         0.05,
         rules.seconds(1),
-        "The seconds between two looks at a wheel queue of which the broker does not tell (any but Redis and "
-        "RabbitMQ), and at an inbox of which the store does not tell.",
+        "The seconds between two looks at a wheel queue or an inbox that does not announce messages.",
     )
     on_broker_rollback = Setting(
         "replay",
@@ -162,7 +165,8 @@ class Conf:
     rate_limits = Setting(
         {},
         rules.rates(),
-        'The highest rates of dispatch, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`.',
+        'The highest rates of dispatch, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`; see '
+        "docs/tasks.md#pausing-and-limiting.",
     )
     limits = Setting(
         {},
@@ -188,12 +192,12 @@ class Conf:
     periodic = Setting(
         "wheel",
         rules.one_of("wheel", "base"),
-        '"wheel" makes recurring schedules of periodic entries, "base" leaves them to the base scheduler.',
+        '"wheel" makes schedules of periodic entries, "base" leaves them to the base scheduler; see docs/periodic.md.',
     )
     control = Setting(
         True,
         rules.flag(),
-        "True makes the scheduler a node of Celery's remote control: revoke, inspect and Flower work on pending tasks.",
+        "True makes the scheduler a node of Celery's remote control; see docs/control-celery.md.",
     )
     metrics = Setting(
         None,
@@ -214,7 +218,11 @@ class Conf:
         False, rules.flag(), "True keeps the eta in a dispatched message, for tasks that read `request.eta`."
     )
 
-    rescue = Setting(False, rules.flag(), "True makes workers forward eta messages of other producers to the wheel.")
+    rescue = Setting(
+        False,
+        rules.flag(),
+        "True makes workers forward eta messages of other producers to the wheel; see docs/leaving.md#adopting.",
+    )
     rescue_after_ms = Setting(
         1, rules.seconds(0), "A worker itself delays messages that are due within so many seconds."
     )
@@ -257,7 +265,9 @@ class Conf:
         "False leaves the tasks that programs cancel, move and complete out of the audit log; see docs/permissions.md.",
     )
     results = Setting(
-        None, rules.folder(), "The folder of the pipeline's results `lateness` and `forecast`, which the admin shows."
+        None,
+        rules.folder(),
+        "The folder of the results `lateness` and `forecast` for the admin; see docs/pipeline-jobs.md.",
     )
 
     def __init__(self, app: Any) -> None:

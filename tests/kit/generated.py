@@ -59,10 +59,22 @@ def table(head: str, rows: Iterator[tuple[str, ...]]) -> str:
 
 
 def settings_table() -> str:
-    return table(
-        "setting | default | what it does",
-        ((f"`{name}`", default_cell(default), linked(sentence)) for name, default, sentence in settings()),
-    )
+    """Return the settings; the name of one leads to the page that the end of its sentence names."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for name, default, sentence in settings():
+            said, _, more = re.sub(r"[;.] [Ss]ee docs/(\S+)\.$", r"|\1", sentence).partition("|")
+            yield (
+                (f"[`{name}`]({more})", default_cell(default), f"{said}.")
+                if more
+                else (
+                    f"`{name}`",
+                    default_cell(default),
+                    linked(said),
+                )
+            )
+
+    return table("setting | default | what it does", rows())
 
 
 def linked(sentence: str) -> str:
@@ -238,21 +250,6 @@ def fields_of(of: type[Any]) -> Iterator[str]:
             yield f"`{node.name}`" + (f" ({said[0].lower()}{said[1:]})" if said else "")
 
 
-def calculator() -> str:
-    """Return disk and time for some sizes, by the rules of the same page."""
-    rules = page("operating.md").split("## Backup")[0]
-    sqlite, postgres = (int(found) for found in re.findall(r"\*n\* . \((\d+) \+ \*b\* / 2\)", rules))
-    rate = int(re.findall(r"\*n\* / ([\d,]+) seconds", rules)[0].replace(",", ""))
-
-    def rows() -> Iterator[tuple[str, ...]]:
-        for pending in (100_000, 10_000_000):
-            for arguments in (200, 2_000):
-                disk = [f"{pending * (each + arguments / 2) / 1e6:,.0f} MB" for each in (sqlite, postgres)]
-                yield f"{pending:,}", f"{arguments:,} bytes", *disk, f"{pending / rate:,.1f} s"
-
-    return table("pending tasks | arguments | SQLite | PostgreSQL | dispatched, if all are due at once, in", rows())
-
-
 def numbers(values: Iterable[Any]) -> str:
     return ", ".join(f"{value:,}" for value in values)
 
@@ -284,7 +281,6 @@ PARTS: dict[tuple[str, str], Callable[[], str]] = {
     ("checks.md", "system checks"): system_checks,
     ("checks.md", "doctor"): doctor_checks,
     ("wire-format.md", "envelope"): envelope_fields,
-    ("operating.md", "calculator"): calculator,
     ("architecture.md", "drawing"): wheel_drawn,
 }
 

@@ -4,16 +4,14 @@
 
     settings   values and names, the app's class, limits of groups that need the reports of workers, wheel queues that
                workers consume, delays left to workers
-    store      answers, its version and number of shards, open loads, keys of its messages, room on its disk, modes and
-               file system of its files, history not archived; on PostgreSQL fsync, full_page_writes,
-               synchronous_commit, replication and the oldest transaction
+    store      answers, version, number of shards, open loads, keys of messages, disk, files' modes and file system,
+               history not archived; on PostgreSQL settings that lose commits, replication, the oldest transaction
     broker     answers, the promises of its edge; RabbitMQ's confirms; Redis's persistence and eviction, and the store
                to which its offsets belong
     clocks     this host against Redis and PostgreSQL
-    shards     holders and their age, backlog, defects that the holder counted, groups that starve or whose slots end
-               by max_runtime alone, its version
-    schedules  broken ones, ones that are late, entries that Beat's own scheduler runs or whose names are taken, and
-               tasks that the app does not have
+    shards     holders, their age and version, backlog, defects, groups that starve or whose slots end by max_runtime
+               alone
+    schedules  broken or late ones, entries that Beat's own scheduler runs or whose names are taken, unknown tasks
     queues     messages in the broker, their age, and whether the oldest can be read
 
 ``celery wheel doctor`` runs all checks; Django's system checks share some. Each check has a short time-out.

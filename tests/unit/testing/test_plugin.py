@@ -373,7 +373,7 @@ def test_the_examples_run(pytester: pytest.Pytester) -> None:
     assert FILES.keys() == {"shop.py", "test_shop.py", "pytest.ini"}
     for name, text in FILES.items():
         (pytester.path / name).write_text(text, encoding="utf-8")
-    pytester.runpytest_subprocess("-p", "no:django", "-W", "error").assert_outcomes(passed=3)
+    pytester.runpytest_subprocess("-p", "no:django", "-W", "error").assert_outcomes(passed=2)
 
 
 def test_every_name_of_the_wheel_exists() -> None:
