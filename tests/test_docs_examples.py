@@ -144,7 +144,7 @@ def test_the_schedule_of_the_readme_runs_on_weekdays_at_9_in_berlin(shop: dict[s
 
 def test_the_examples_of_recurring_schedules_run() -> None:
     examples = blocks("recurring.md")
-    assert len(examples) == 5
+    assert len(examples) == 4
     names: dict[str, Any] = {}
     for block in examples:
         exec(block, names)  # noqa: S102 - our own page

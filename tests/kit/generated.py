@@ -105,14 +105,13 @@ def system_checks() -> str:
 
     def rows() -> Iterator[tuple[str, ...]]:
         source = (ROOT / "django_wheel/checks.py").read_text(encoding="utf-8")
-        always, deploy, migrate = "every command", "`check --deploy`", "`migrate`"
-        left = always
+        left = ""
         for line in str(ast.get_docstring(ast.parse(source))).splitlines():
-            left = migrate if line.strip() == "migrate" else left
+            left = " (`migrate` alone)" if line.strip() == "migrate" else left
             for found in re.finditer(r"([EW]\d{3})  (\S.*?)(?=\s{2,}|$)", line):
-                yield f"`django_wheel.{found[1]}`", left if found.start() < 30 else deploy, found[2]
+                yield f"`django_wheel.{found[1]}`", found[2] + (left if found.start() < 30 else " (`--deploy`)")
 
-    return table("check | runs with | finding", iter(sorted(rows(), key=lambda row: row[0][-4:])))
+    return table("check | finding", iter(sorted(rows(), key=lambda row: row[0][-4:])))
 
 
 def doctor_checks() -> str:
