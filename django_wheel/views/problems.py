@@ -99,7 +99,7 @@ def since_begin(snapshots: list[dict[str, Any]], times: Moments) -> str:
 def seen_of(request: HttpRequest, store: str) -> Seen | None:
     """Return what the user of a session has marked as seen in this store."""
     kept = request.session.get(KEY)
-    if not isinstance(kept, dict) or kept.get("store") != store:
+    if not isinstance(kept, dict) or kept.get("store") != store or "began" not in kept:  # as an older version kept it
         return None
     return Seen(kept["at_ms"], kept["began"], tuple(kept["counts"]))
 
