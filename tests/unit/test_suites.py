@@ -3,8 +3,11 @@
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests import conftest
 
 TESTS = Path(__file__).parents[1]
 
@@ -40,3 +43,22 @@ def test_the_id_of_a_test_ends_with_its_group(request: pytest.FixtureRequest, na
     """Where pytest-xdist looks for it. Without it, a group has no effect, and nothing else fails."""
     is_grouped = getattr(request.config.option, "loadgroup", False)
     assert request.node.nodeid.endswith(f"[{name}]@together" if is_grouped else f"[{name}]")
+
+
+@pytest.mark.parametrize("failed_when", ["setup", "call", "teardown"])
+def test_a_test_that_failed_is_none_that_a_quick_run_leaves_out(
+    monkeypatch: pytest.MonkeyPatch, failed_when: str
+) -> None:
+    """Else the second ``make check`` after a failure would pass."""
+    monkeypatch.setattr(conftest, "_took", {})
+
+    def run(failed_when: str | None) -> float:
+        for when in ("setup", "call", "teardown"):
+            outcome: Any = "failed" if when == failed_when else "passed"
+            place = ("tests/test_x.py", 0, "test_x")
+            report = pytest.TestReport("tests/test_x.py::test_x", place, {}, outcome, None, when, duration=2.0)
+            conftest.pytest_runtest_logreport(report)
+        return conftest._took["tests/test_x.py::test_x"]
+
+    assert run(failed_when) < 0
+    assert run(None) == 6
