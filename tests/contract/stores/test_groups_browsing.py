@@ -141,6 +141,16 @@ def test_own_limits_are_those_of_all_shards_by_name(sql_holder: Holder, second: 
     assert sql_store.browse.own_limits([]) == []
 
 
+def test_own_limits_of_named_groups_are_found_by_their_index(sql_store: SqlStore) -> None:
+    given = list[object]()
+    with reads_of(sql_store, given) as said:
+        sql_store.browse.own_limits(["a"])
+    with sql_store.database.reading() as connection:
+        if connection.dialect.name == "sqlite":
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said[0]}", given[0])]
+            assert any("SEARCH wheel_limit USING INDEX" in step for step in plan), plan
+
+
 def test_a_cursor_of_another_page_is_refused(sql_store: SqlStore) -> None:
     with pytest.raises(ArgumentError, match="after must be the next of a page of groups, got 'tenant'"):
         sql_store.browse.groups(NOW, after="tenant")

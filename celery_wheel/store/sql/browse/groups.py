@@ -66,7 +66,7 @@ class GroupViews(StorePart):
             rows, more = found[:limit], len(found) > limit
             names = [row.name for row in rows]
             oldest = _oldest(connection, line.c.group.in_(names)) if names else {}
-            limits = _limits(connection, names)
+            limits = _limits(connection, self.shards, names)
         items = [
             GroupState(row.name, int(row.waiting), int(row.in_flight), oldest.get(row.name), limits.get(row.name))
             for row in rows
@@ -81,7 +81,7 @@ class GroupViews(StorePart):
         own = [and_(line.c.shard == shard, line.c.number.in_(some)) for shard, some in numbers.items()]
         with self._database.snapshot() as connection:
             oldest = _oldest(connection, or_(*own)) if own else {}
-            limits = _limits(connection, [one.name for one in largest])
+            limits = _limits(connection, self.shards, [one.name for one in largest])
         items = [
             GroupState(one.name, one.waiting, one.in_flight, oldest.get(one.name), limits.get(one.name))
             for one in largest
@@ -90,7 +90,7 @@ class GroupViews(StorePart):
 
     def own_limits(self, groups: Sequence[str] | None = None, limit: int | None = None) -> list[GroupLimit]:
         """Return the limits of single groups, sorted by their names: of these groups, or else of the first so many."""
-        query = _own_limits(groups).order_by(own_limit.c.group).limit(limit)
+        query = _own_limits(self.shards, groups).order_by(own_limit.c.group).limit(limit)
         with self._database.reading() as connection:
             return [GroupLimit(*row) for row in connection.execute(query)]
 
@@ -176,15 +176,18 @@ def _next_code(of: Any, after: Any) -> ColumnElement[Any]:
     return first.correlate(of).scalar_subquery()
 
 
-def _limits(connection: Connection, names: Sequence[str]) -> dict[str, GroupLimit]:
+def _limits(connection: Connection, shards: int, names: Sequence[str]) -> dict[str, GroupLimit]:
     if not names:
         return {}
-    return {row.group: GroupLimit(*row) for row in connection.execute(_own_limits(names).order_by(own_limit.c.at_ms))}
+    query = _own_limits(shards, names).order_by(own_limit.c.at_ms)
+    return {row.group: GroupLimit(*row) for row in connection.execute(query)}
 
 
-def _own_limits(names: Sequence[str] | None) -> Select[Any]:
+def _own_limits(shards: int, names: Sequence[str] | None) -> Select[Any]:
     query = select(*columns_of(GroupLimit, own_limit))
-    return query if names is None else query.where(own_limit.c.group.in_(names))
+    if names is None:
+        return query
+    return query.where(own_limit.c.shard.in_(range(shards)), own_limit.c.group.in_(names))  # the columns of an index
 
 
 def _cursor(last: GroupState) -> str:
