@@ -90,7 +90,7 @@ class LoadStatements:
         self.some_chunks = statements(some.limit(bindparam("limit")))
         self.remove_chunk = statements(delete(load_chunk).where(load_chunk.c.id == bindparam("chunk")))
         ended = load.c.state.in_([constant(DONE), constant(ABORTED)])
-        self.forget = statements(delete(load).where(ended, ~left, load.c.ended_ms < bindparam("before_ms")))
+        self.forget = statements(delete(load).where(ended, ~left, ~has_parts, load.c.ended_ms < bindparam("before_ms")))
 
     def expire(self, connection: Connection, now_ms: int) -> None:
         """Mark wholly accepted loads as done, and forget what is over, also what a killed process has aborted."""

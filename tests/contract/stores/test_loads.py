@@ -142,10 +142,11 @@ def test_an_aborted_load_leaves_no_chunks_and_refuses_new_ones(sql_store: SqlSto
     assert left(sql_store) == []
 
 
+@pytest.mark.parametrize("beside", [4, 3])
 def test_a_load_whose_abort_was_killed_leaves_no_chunks(
-    sql_store: SqlStore, sql_holder: Holder, monkeypatch: pytest.MonkeyPatch
+    sql_store: SqlStore, sql_holder: Holder, monkeypatch: pytest.MonkeyPatch, beside: int
 ) -> None:
-    monkeypatch.setattr(loads, "CHUNKS_BESIDE", 4)
+    monkeypatch.setattr(loads, "CHUNKS_BESIDE", beside)
     load = begun(sql_store)
     written(sql_store, load, 0, *slice_of(0, 0, 1), *slice_of(1, 0, 1), *slice_of(2, 0, 1))
     monkeypatch.setattr(SqlLoads, "_clear", lambda *_: False)  # the process is killed
@@ -154,7 +155,7 @@ def test_a_load_whose_abort_was_killed_leaves_no_chunks(
     for now_ms in (NOW, NOW + 1 + KEPT_MS, NOW + 1 + KEPT_MS):
         sql_store.expire(0, sql_holder.epoch, now_ms, now_ms)
         counts.append(len(left(sql_store)))
-    assert counts == [6, 2, 0, 0]
+    assert counts == [6, 6 - beside, 0, 0]
     assert state(sql_store) is None
     with sql_store.database.reading() as connection:
         assert connection.scalar(select(func.count()).select_from(load_part)) == 0
