@@ -165,9 +165,9 @@ class Balance:
         """Leave the shards to the other schedulers if the broker is out of reach and others are alive."""
         left, self._leaves = self._leaves, False
         if is_lost:
-            # Seen for the last time when it counted as silent: so the others take its shards at their next look.
-            alive = self._store.register_scheduler(self._name, self._clock.now_ms() - SILENT_MS - 1, 0)
-            self._leaves = bool(set(alive) - {self._name})
+            # One that stays never looks silent, and one that has left never looks alive: else, where the broker is
+            # down for all, they would leave in turn.
+            self._leaves = self._sees_others(silent=left) and (left or self._sees_others(silent=True))
         if self._leaves:
             for engine in self._engines:
                 engine.wanted = False
@@ -181,6 +181,12 @@ class Balance:
                 extra={"action": "leave" if self._leaves else "return"},
             )
         return self._leaves
+
+    def _sees_others(self, *, silent: bool) -> bool:
+        """Return whether another scheduler is alive; ``silent``: the others take the shards of this one now."""
+        now_ms = self._clock.now_ms()
+        sign = (now_ms - SILENT_MS - 1, 0) if silent else (now_ms, SILENT_MS)
+        return bool({*self._store.register_scheduler(self._name, *sign)} - {self._name})
 
     def _run(self) -> Wait:
         self._try_once()

@@ -136,6 +136,28 @@ def test_where_the_broker_is_down_for_all_each_shard_has_a_holder_again(clock: M
     assert b.held()
 
 
+def test_where_the_broker_is_down_for_all_one_stays_and_the_other_does_not_come_and_go(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    a, b = (Scheduler(name, disk, clock, 2) for name in "ab")
+    look(clock, a, b, times=8)
+    for one in (a, b):
+        one.cut()
+    look(clock, a, b, times=12)
+    stays, left = sorted((a, b), key=lambda one: one.balance._leaves)
+    register = stays.balance._store.register_scheduler
+
+    def registered(*signs: Any) -> list[str]:
+        found = register(*signs)
+        left.look()  # at any moment
+        assert (stays.balance._leaves, left.balance._leaves) == (False, True)
+        return found
+
+    monkeypatch.setattr(stays.balance._store, "register_scheduler", registered)
+    look(clock, stays, times=8)
+
+
 def test_a_child_never_takes_the_first_shard(clock: ManualClock) -> None:
     child = Scheduler("child", Disk(), clock, 1, Role.CHILD)
     look(clock, child, times=4)
