@@ -48,6 +48,8 @@ class BrokerReach:
         self._job.cancel()
 
     def _ask(self) -> Wait:
+        if self._since_s is None:  # the pool runs a job that nothing wakes once a minute
+            return Wait()
         engine = self._engines[0]
         try:
             engine.delivery.broker.depth(engine.shard)

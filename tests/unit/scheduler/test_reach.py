@@ -21,9 +21,10 @@ LOOK_MS = 500
 
 
 class CutBroker(ModelRedis):
-    is_cut = False
+    is_cut, asked = False, 0
 
     def depth(self, shard: int) -> int:
+        self.asked += 1
         if self.is_cut:
             raise BrokerError("out of reach")
         return super().depth(shard)
@@ -119,6 +120,9 @@ def test_a_single_error_is_no_loss(clock: ManualClock) -> None:
     a.engines[0].stats.add(broker_errors=1)
     look(clock, a, b, times=int(SILENT_MS / LOOK_MS) + 4)
     assert a.held() == held
+    assert a.brokers[0].asked == 1
+    a.pool.run()
+    assert a.brokers[0].asked == 1, "after the doubt nothing is asked"
 
 
 def test_where_the_broker_is_down_for_all_each_shard_has_a_holder_again(clock: ManualClock) -> None:
