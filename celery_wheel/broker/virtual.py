@@ -388,6 +388,8 @@ class KombuBroker(DeliveryBroker):
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         return False
 
+    def keep_alive(self) -> None: ...
+
     def ready(self, queues: Sequence[str]) -> dict[str, int]:
         return self._outgoing.ready(queues)
 

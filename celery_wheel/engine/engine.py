@@ -226,7 +226,7 @@ class Engine:
 
     def _tend(self) -> RoundSteps:
         ctx = self.ctx
-        fit = self.clock.check(ctx.second_clock_ms)
+        fit = self._is_fit()
         yield "clock compared"
         state, lease_until_ms = self.state, ctx.clock.monotonic_ms() + ctx.limits.lease_ms
         if not fit:
@@ -246,10 +246,15 @@ class Engine:
             self.renewed(state, lease_until_ms)
             yield Round.IDLE
 
+    def _is_fit(self) -> bool:
+        """Compare the clocks, and keep the broker's connections alive: engines share a reading, but no connection."""
+        self.ctx.broker.keep_alive()
+        return self.clock.check(self.ctx.second_clock_ms)
+
     def lease_call(self) -> LeaseCall | None:
         """Return the renewal of the lease, to be made with those of other shards; None where ``tend`` has to decide."""
         ctx, state, lease_until_ms = self.ctx, self.state, self.clock.monotonic_ms() + self.ctx.limits.lease_ms
-        if state is None or not self.wanted or not self.held or not self.clock.check(ctx.second_clock_ms):
+        if state is None or not self.wanted or not self.held or not self._is_fit():
             return None
         renewal = Renewal(ctx.shard, state.epoch, self._snapshot(state), state.accepted)
         return LeaseCall(state, lease_until_ms, renewal)

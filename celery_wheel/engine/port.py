@@ -177,10 +177,10 @@ class WheelQueue(Protocol):
         """Read one message in the form in which producers put it into the wheel queue."""
 
     def now_ms(self) -> int | None:
-        """Return the broker's own clock, as a second opinion; None where it has none.
+        """Return the broker's own clock, as a second opinion; None where it has none."""
 
-        The engine calls it about twice a second, also as a standby: a broker may keep its connections alive in it.
-        """
+    def keep_alive(self) -> None:
+        """Keep idle connections alive; raises nothing. The engine calls it twice a second, also as a standby."""
 
     def close(self) -> None: ...
 

@@ -296,5 +296,7 @@ class MemoryBroker:
     def now_ms(self) -> int | None:
         return None
 
+    def keep_alive(self) -> None: ...
+
     def close(self) -> None:
         self._outgoing.close()

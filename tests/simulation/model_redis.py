@@ -81,6 +81,8 @@ class ModelBroker:
     def close(self) -> None:
         self._epoch = None
 
+    def keep_alive(self) -> None: ...
+
     def leave(self, shard: int, epoch: int) -> None:
         if self._epoch is not None and epoch >= self._epoch:
             self.close()

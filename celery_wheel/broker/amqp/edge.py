@@ -340,12 +340,11 @@ class AmqpBroker(DeliveryBroker):
     def _message(self, delivery: Any) -> Message | Unreadable:
         return decode(delivery, self._reader)
 
-    def now_ms(self) -> int | None:
-        """Return None, since clients cannot read RabbitMQ's clock; send the heartbeats that it expects."""
+    def keep_alive(self) -> None:
         for ingress in list(self._shards.values()):
             cast(AmqpIngress, ingress).keep_alive()
-        self._publishing.keep_alive(reads=True)
-        return None
+        for link in (self._publishing, self._inspecting):
+            link.keep_alive(reads=True)
 
     def close(self) -> None:
         super().close()

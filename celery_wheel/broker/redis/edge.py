@@ -381,6 +381,8 @@ class RedisBroker:
             seconds, microseconds = self._client.time()
         return seconds * 1000 + microseconds // 1000
 
+    def keep_alive(self) -> None: ...
+
     def info(self) -> dict[str, str | None]:
         """Return the settings that decide whether the server keeps its data; None for a setting that it hides."""
         sources: dict[str, tuple[Callable[[str], Any], str]] = {

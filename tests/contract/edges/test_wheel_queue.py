@@ -127,6 +127,7 @@ def test_a_message_ends_the_wait_for_it_and_no_other_call_waits(peer: Any) -> No
         for _ in range(50):
             assert edge.peek(SHARD, 10, BIG).arrivals == []
             edge.now_ms()
+            edge.keep_alive()
         assert time.monotonic() - began < patience(30)
         assert not waiting.done()
         produce(peer, 1)

@@ -58,7 +58,7 @@ class Yard:
             done = pool.submit(self.server.ctl, "set_vm_memory_high_watermark", share)
             while wait([done], timeout=0.5).not_done:
                 for edge in edges:
-                    edge.now_ms()
+                    edge.keep_alive()
             done.result()
 
     def queue(self, name: str, **arguments: Any) -> str:

@@ -363,12 +363,12 @@ def test_the_wait_reads_one_message_a_heartbeat_none_and_the_rest_stays_in_the_s
     assert len(edge._shards[0]._unacknowledged) == 1
     edge.trim(0, 1, edge.peek(0, 1, BIG).token)
     for _ in range(20):
-        edge.now_ms()
+        edge.keep_alive()
         edge.peek(0, 5, BIG)
     yard.send(200)
     before = len(edge._shards[0]._unacknowledged)
     for _ in range(20):
-        edge.now_ms()
+        edge.keep_alive()
     assert len(edge._shards[0]._unacknowledged) == before
 
 
@@ -380,6 +380,22 @@ def test_a_connection_that_only_waits_sends_heartbeats(yard: Yard, monkeypatch: 
     assert edge.await_message(0, 4_000) is False
     yard.send(1)
     assert edge.await_message(0, LONG_MS) is True
+
+
+def test_no_connection_of_an_idle_edge_ends(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next publish, scrape or probe would find a broker that does not answer."""
+    for module in (link, amqp_edge):
+        monkeypatch.setattr(module, "HEARTBEAT_S", 1)
+    edge, queue = yard.adopted(), yard.queue("mail")
+    yard.publish(edge, [row(1)])
+    assert edge.ready([queue]) == {queue: 1}
+    until_s = time.monotonic() + 4
+    while time.monotonic() < until_s:
+        edge.keep_alive()
+        time.sleep(0.2)
+    assert edge.ready([queue]) == {queue: 1}
+    yard.publish(edge, [row(2)])
+    assert edge._publishing.generation == edge._inspecting.generation == 1
 
 
 @pytest.mark.slow

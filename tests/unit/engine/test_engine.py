@@ -4,12 +4,15 @@ from unittest import mock
 
 import pytest
 
-from celery_wheel.engine.engine import SHOW_MS
+from celery_wheel.engine.due_clock import ClockReadings
+from celery_wheel.engine.engine import SHOW_MS, Engine
 from celery_wheel.engine.round import Limits, Round, run_round
 from celery_wheel.engine.state.lane import RETRY_FIRST_MS, Most
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
-from tests.simulation.model_redis import Keys
+from celery_wheel.timing import ManualClock
+from tests.simulation.model_redis import Keys, ModelRedis, RedisServer
+from tests.simulation.model_store import Disk, ModelStore
 from tests.unit.engine.conftest import START_MS, Rig, fail_next_call
 
 
@@ -554,3 +557,25 @@ def test_a_refusing_destination_is_tried_again_after_a_wait(rig: Rig) -> None:
     assert rig.engine.wait_ms() == RETRY_FIRST_MS
     rig.pass_time(RETRY_FIRST_MS)
     assert rig.engine.wait_ms() == 0
+
+
+def test_engines_that_share_a_reading_of_the_clock_each_keep_their_connections_alive() -> None:
+    """As a standby, and as a holder, whose lease is renewed with those of others."""
+    disk, clock = Disk(), ManualClock(START_MS)
+    readings, kept = ClockReadings(clock), list[int]()
+    engines = []
+    for shard in range(2):
+        disk.shard(shard)
+        broker = ModelRedis(RedisServer(), clock.now_ms)
+        broker.keep_alive = lambda shard=shard: kept.append(shard)  # type: ignore[method-assign]
+        engines.append(Engine(shard, "a", ModelStore(disk), broker, clock, readings=readings))
+    for engine in engines:
+        engine.wanted = False
+        run_round(engine.tend())
+    assert kept == [0, 1]
+    for engine in engines:
+        engine.wanted = True
+        run_round(engine.tend())
+    kept.clear()
+    assert all(engine.lease_call() for engine in engines)
+    assert kept == [0, 1]
