@@ -151,7 +151,8 @@ def test_no_seed_breaks_a_promise_while_schedules_move_to_the_shards_of_their_gr
     assert not never, f"the simulation no longer reaches: {never}"
 
 
-@pytest.mark.parametrize("world", [World, RabbitWorld])
+@pytest.mark.parametrize("world", [World, RabbitWorld, RecurringRabbitWorld, GroupRabbitWorld, RabbitPackWorld])
 def test_a_seed_replays_exactly(world: type[World]) -> None:
+    """The worlds whose many seeds are slow, so that ``make test`` has a few of each."""
     for seed in (1, 2, 3):
         assert list(world(seed).run().log) == list(world(seed).run().log)
