@@ -176,10 +176,15 @@ Progress = Callable[[str, int], None]
 class Pace:
     count: int
     wall_s: float
+    cpu_s: float
 
     @property
     def per_s(self) -> float:
         return self.count / max(self.wall_s, 1e-9)
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_s / self.count * 1e6
 
 
 class BenchRig:
@@ -195,7 +200,7 @@ class BenchRig:
 
     def until(self, step: str, count: int, counted: Callable[[], int], *activities: Callable[[], RoundSteps]) -> Pace:
         """Run rounds until ``counted`` has grown by ``count``. Raises StoreUnusable after PATIENCE_S of no progress."""
-        began, start = time.monotonic(), counted() if activities else 0
+        began, cpu, start = time.monotonic(), time.process_time(), counted() if activities else 0
         changed, reached = began, 0
         while reached < count:
             self.tend()
@@ -210,7 +215,7 @@ class BenchRig:
                     f"{step}: {reached:,} of {count:,} in {now - began:.0f} s, and no progress for {PATIENCE_S:g} s; "
                     "run `celery -A proj wheel doctor`, and read the log"
                 )
-        return Pace(count, time.monotonic() - began)
+        return Pace(count, time.monotonic() - began, time.process_time() - cpu)
 
     def tend(self) -> None:
         if time.monotonic() - self._tended > 0.4 or not self.engine.held:  # seconds: the lease is renewed now and then

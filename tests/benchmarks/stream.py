@@ -142,7 +142,8 @@ class Drain(InBackground):
         """Remove a queue by UNLINK: Redis frees the memory in a thread of its own."""
         pipeline = self._client.pipeline()
         for queue in self._queues:
-            pipeline.llen(queue).unlink(queue)
+            pipeline.llen(queue)
+            pipeline.unlink(queue)
         self.removed += sum(pipeline.execute()[::2])
 
 
