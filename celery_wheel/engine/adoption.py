@@ -299,12 +299,16 @@ class Adoption:
                 start = max(found, earliest)
         redelivered = self.store.summary(self.shard, lane.lane, start, lane.offset)
         left = self.store.count(self.shard, lane.lane, found, start)
+        since = "<time>" if found == model.ORIGIN else format_utc(found.due_ms)  # nobody wants all of a week again
         logger.error(
-            "%s; %d tasks are published again; %d older tasks are not, until you run celery -A proj wheel replay; "
-            "check the broker's persistence",
+            "%s; %d tasks are published again; %d older tasks are not, until you run celery -A proj wheel replay "
+            "--shard %d --from %s --to %s; check the broker's persistence",
             reason,
             redelivered.count,
             left,
+            self.shard,
+            since,
+            format_utc(start.due_ms + 1),
             extra={
                 "action": "rollback",
                 "shard": self.shard,

@@ -11,6 +11,7 @@ from celery_wheel.engine.state.lane import RETRY_FIRST_MS, Most
 from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import MAX_SEQ, STOPPED, Message, Position, Unreadable
 from celery_wheel.timing import ManualClock
+from celery_wheel.values.format import format_utc
 from tests.simulation.model_redis import Keys, ModelRedis, RedisServer
 from tests.simulation.model_store import Disk, ModelStore
 from tests.unit.engine.conftest import START_MS, Rig, fail_next_call
@@ -388,6 +389,8 @@ class TestBrokerRollback:
         rig.run(rounds=3)
         assert rig.pushed == ["0", "1", "2", "1", "2"]
         assert "the broker was emptied" in caplog.text
+        until = f"--shard 0 --from <time> --to {format_utc(START_MS + 1)};"
+        assert f"; 1 older tasks are not, until you run celery -A proj wheel replay {until}" in caplog.text
         assert (rig.engine.stats.emptied, rig.engine.stats.rollbacks) == (1, 0)
         assert rig.pending() == 0
 
