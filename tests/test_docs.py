@@ -13,7 +13,7 @@ import pytest
 from celery_wheel.broker.envelope import check
 from celery_wheel.values import __version__
 from tests.kit.generated import OF_THE_SITE, PARTS, generated_page, part, site_page
-from tests.kit.manual import DOCS, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
+from tests.kit.manual import DOCS, FENCED, PAGES, README, ROOT, anchors, code, commands, links, page, wheel_commands
 from tests.kit.rooms import FLOOR
 from tests.simulation.test_planted import PLANTED
 from tests.year import judges
@@ -46,8 +46,8 @@ def test_the_site_has_the_fields_of_objects_the_metrics_the_tables_of_the_store_
 
 def test_every_system_check_is_on_the_page_of_checks() -> None:
     source = (ROOT / "django_wheel/checks.py").read_text(encoding="utf-8")
-    made = set(re.findall(r'"(?:django_wheel\.)?([EW]\d{3})"', source))
-    assert set(re.findall(r"django_wheel\.([EW]\d{3})", page("checks.md"))) == made
+    made = set(re.findall(r'"(?:django_wheel\.)?([EIW]\d{3})"', source))
+    assert set(re.findall(r"django_wheel\.([EIW]\d{3})", page("checks.md"))) == made
 
 
 def test_every_setting_in_the_text_exists() -> None:
@@ -184,6 +184,14 @@ def test_the_search_for_countdown_finds_the_page_of_delayed_tasks_first() -> Non
     """A word in a heading counts three times as much as one in the text."""
     headings = {path.name: " ".join(anchors(text)) for path, text in PAGES.items()}
     assert [name for name, heading in headings.items() if "countdown" in heading] == ["tasks.md"]
+
+
+@BY_PAGE
+def test_every_table_is_in_one_piece(path: Path) -> None:
+    """Neither an empty line nor a missing break tears it; Sphinx shows the rest as text, without a warning."""
+    text = FENCED.sub("", PAGES[path])
+    tables = re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE)
+    assert [table for table in tables if not re.match(r".*\n *\|(?:---\|)+\n", table)] == []
 
 
 def test_the_pictures_are_small() -> None:

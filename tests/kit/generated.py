@@ -108,7 +108,7 @@ def system_checks() -> str:
         left = ""
         for line in str(ast.get_docstring(ast.parse(source))).splitlines():
             left = " (`migrate` alone)" if line.strip() == "migrate" else left
-            for found in re.finditer(r"([EW]\d{3})  (\S.*?)(?=\s{2,}|$)", line):
+            for found in re.finditer(r"([EIW]\d{3})  (\S.*?)(?=\s{2,}|$)", line):
                 yield f"`django_wheel.{found[1]}`", found[2] + (left if found.start() < 30 else " (`--deploy`)")
 
     return table("check | finding", iter(sorted(rows(), key=lambda row: row[0][-4:])))
