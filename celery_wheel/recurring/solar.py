@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC
 from functools import lru_cache
-from math import asin, cos, degrees, radians, sin
 from typing import Any
 
 from celery_wheel.errors import import_extra
@@ -65,38 +64,19 @@ class Solar(Spec):
 @lru_cache(maxsize=1_024)
 def _event(spec: Solar, search_ms: int) -> int | None:
     """Return the event within a day from an instant: no more than one lies there, by the choice of ``_STARTS_MS``."""
-    event_ms = _search(spec, search_ms) if _is_possible(spec, search_ms) else None
-    return event_ms if event_ms is not None and event_ms < search_ms + _DAY_MS else None
-
-
-def _is_possible(spec: Solar, search_ms: int) -> bool:
-    """Whether the sun may pass the height on this day: in polar night it spares ephem, which takes 70 µs a day."""
-    _, height, _ = EVENTS[spec.event]
-    if spec.event == "solar_noon":
-        return True
-    days = search_ms / _DAY_MS - 10_957  # of 2000-01-01
-    year = radians(0.98565 * (days + 10)) + radians(1.914) * sin(radians(0.98565 * (days - 2)))
-    declination = -degrees(asin(0.39779 * cos(year)))
-    highest = 90 - abs(spec.latitude - declination)
-    lowest = abs(spec.latitude + declination) - 90
-    # The sun's height may differ from this estimate by 0.8 degrees.
-    return lowest - 0.8 < float(height.replace("-0:34", "-0.57")) < highest + 0.8
-
-
-def _search(spec: Solar, from_ms: int) -> int | None:
     ephem = _ephem()
     method, height, use_center = EVENTS[spec.event]
     place = ephem.Observer()
     place.lat, place.lon, place.elev, place.pressure = str(spec.latitude), str(spec.longitude), 0, 0
     place.horizon = height
     options = {"use_center": True} if use_center else {}
-    start = ephem.Date(utc(from_ms).replace(tzinfo=None))
+    start = ephem.Date(utc(search_ms).replace(tzinfo=None))
     try:
         event = getattr(place, method)(ephem.Sun(), start=start, **options)
     except ephem.CircumpolarError:
         return None
-    event_s: float = event.datetime().replace(tzinfo=UTC).timestamp()
-    return round(event_s) * 1_000
+    event_ms: int = round(event.datetime().replace(tzinfo=UTC).timestamp()) * 1_000
+    return event_ms if event_ms < search_ms + _DAY_MS else None
 
 
 def _ephem() -> Any:

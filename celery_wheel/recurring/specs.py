@@ -115,25 +115,13 @@ class DayTimes:
 
     def first_from(self, second: int) -> int | None:
         """Return the first time of the day at or after ``second``."""
-        hour, rest = divmod(second, 3_600)
-        minute, rest = divmod(rest, 60)
-        hours, minutes, seconds = self.hours, self.minutes, self.seconds
-        at = bisect_left(hours, hour)
-        if at == len(hours):
-            return None
-        if hours[at] == hour:
-            within = bisect_left(minutes, minute)
-            if within < len(minutes) and minutes[within] == minute:
-                last = bisect_left(seconds, rest)
-                if last < len(seconds):
-                    return hour * 3_600 + minute * 60 + seconds[last]
-                within += 1
-            if within < len(minutes):
-                return hour * 3_600 + minutes[within] * 60 + seconds[0]
-            at += 1
-            if at == len(hours):
-                return None
-        return hours[at] * 3_600 + minutes[0] * 60 + seconds[0]
+        for hour in self.hours[bisect_left(self.hours, second // 3_600) :]:
+            rest = second - hour * 3_600  # negative in a later hour, of which every minute and second will do
+            for minute in self.minutes[bisect_left(self.minutes, rest // 60) :]:
+                at = bisect_left(self.seconds, rest - minute * 60)
+                if at < len(self.seconds):
+                    return hour * 3_600 + minute * 60 + self.seconds[at]
+        return None
 
     def count(self) -> int:
         return len(self.hours) * len(self.minutes) * len(self.seconds)
