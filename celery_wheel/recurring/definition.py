@@ -29,6 +29,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,17 @@ class ScheduledCall:
     wheel: dict[str, Any] = field(default_factory=dict)
     jitter_ms: int = 0
     jitter_by: str = BY_RUN
+
+    def options_at(self, due: datetime, task: Any) -> dict[str, Any]:
+        """Return the options of an occurrence, whose headers may be changed.
+
+        ``expires``, of the schedule or else of its task, is a time: an occurrence may be made long before it is due.
+        """
+        options = {**self.options, "headers": dict(self.options.get("headers", {}))}
+        expires = options.get("expires", getattr(task, "expires", None))
+        if isinstance(expires, int | float):
+            options["expires"] = due + timedelta(seconds=expires)
+        return options
 
     def due_ms(self, schedule_id: int, name: str, instant_ms: int) -> int:
         """Return when an occurrence is due: its instant and the jitter, which is the same for each call."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -196,12 +195,8 @@ class ScheduleRenderer:
     def _call(self, definition: Definition, due: DueTime, task_id: str, header: dict[str, Any]) -> TaskCall:
         found = definition.call
         task = self._app.tasks.get(found.task)
-        options = dict(found.options)
-        options["headers"] = {**options.get("headers", {}), **header}
-        expires = options.get("expires", getattr(task, "expires", None))
-        if isinstance(expires, int | float):
-            # As a time: an occurrence may be made long before or after it is due.
-            options["expires"] = utc_of_us(due.at_us) + timedelta(seconds=expires)
+        options = found.options_at(utc_of_us(due.at_us), task)
+        options["headers"] |= header
         wheel = parse(found.wheel or None)
         key = wheel.group or wheel.key
         return TaskCall(found.task, task, found.args, found.kwargs, options, due, task_id, key, wheel.group)

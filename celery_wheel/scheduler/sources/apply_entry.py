@@ -62,17 +62,13 @@ def is_patched(base: type) -> bool:
 
 def _entry(stored: Schedule, definition: Definition, celery_schedule: Any, app: Any, due: datetime) -> Any:
     call = definition.call
-    options = {**call.options, "headers": dict(call.options.get("headers", {}))}
-    expires = options.get("expires", getattr(app.tasks.get(call.task), "expires", None))
-    if isinstance(expires, int | float):
-        options["expires"] = due + timedelta(seconds=expires)  # the occurrence is made before it is due
+    options = call.options_at(due, app.tasks.get(call.task))
     if call.wheel:
         options["wheel"] = dict(call.wheel)
-    last = utc(stored.last_ms or 0)
     return beat.ScheduleEntry(
         name=stored.name,
         task=call.task,
-        last_run_at=last,
+        last_run_at=utc(stored.last_ms or 0),
         total_run_count=stored.made,
         schedule=celery_schedule,
         args=list(call.args),
