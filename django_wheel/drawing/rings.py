@@ -49,7 +49,6 @@ class LevelRing:
     size: int
     used: int  #: buckets with tasks
     pending: int
-    folded: int  #: buckets that an arc stands for
     now_ms: int  #: the wheel's time
     arcs: list[Arc]
 
@@ -72,9 +71,7 @@ def _ring(level: Mapping[str, Any], finest_ms: int, now_ms: int) -> LevelRing:
         for place in sorted(counts)
         for begins_ms, ends_ms in ((place * width_ms, (place + 1) * width_ms),)
     ]
-    return LevelRing(
-        level["level"], tick_ms, level["interval_ms"], size, len(buckets), level["pending"], folded, now_ms, arcs
-    )
+    return LevelRing(level["level"], tick_ms, level["interval_ms"], size, len(buckets), level["pending"], now_ms, arcs)
 
 
 def draw_rings(rings: list[LevelRing], in_memory: int, times: Moments, link: DueLink) -> SafeString:

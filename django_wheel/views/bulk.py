@@ -204,18 +204,13 @@ def _begin(
     about = request_options(request, values["reason"])
     bulk = wheel.bulk.begin(verb, matching.criteria, outcome=matching.outcome, eta_ms=eta_ms, **about)
     named = _("filter: %(filter)s") % {"filter": printable(request.POST.get("filter", ""), 500)}
-    _log(request, action, str(_ALL), values["reason"], named, bulk)
+    log(request, action.page, f"{action.label}: {_ALL}", values["reason"], named, bulk)
     return bulk
-
-
-def _log(request: HttpRequest, action: TaskAction, what: str, reason: str, *more: str) -> None:
-    log(request, action.page, f"{action.label}: {what}", f"{action.label}: {what}", reason, *more)
 
 
 def listed(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     """Return the actions under way and those of the last week, the latest first."""
-    present_ms = now_ms()
-    return {"actions": [BulkView(one, present_ms) for one in wheel.bulk.latest(LISTED)], "now_ms": present_ms}
+    return {"actions": [BulkView(one, now_ms()) for one in wheel.bulk.latest(LISTED)]}
 
 
 def shown(wheel: Wheel, bulk: str) -> dict[str, Any]:
@@ -224,7 +219,7 @@ def shown(wheel: Wheel, bulk: str) -> dict[str, Any]:
     if found is None:
         text = _("The store has no bulk action with this id: a week after its end it is forgotten.")
         raise Http404(text)
-    return {"view": BulkView(found, now_ms()), "bulk": found, "now_ms": now_ms()}
+    return {"view": BulkView(found, now_ms()), "bulk": found}
 
 
 def progress(request: HttpRequest, bulk: str) -> HttpResponse:
@@ -256,7 +251,7 @@ def change(request: HttpRequest, bulk: str) -> HttpResponse:
         carry_out = {"stop": wheel.bulk.stop, "continue": wheel.bulk.continue_, "discard": wheel.bulk.discard}[do]
         carry_out(bulk, **request_options(request, ""))
         done = counted(TASKS, found.count)
-        _log(request, view.action, f"{label} ({done})", "", bulk)
+        log(request, view.action.page, f"{view.label}: {label} ({done})", "", bulk)
         messages.info(request, _("The scheduler is asked: %(command)s.") % {"command": label})
         return HttpResponseRedirect(here)
 

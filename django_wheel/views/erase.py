@@ -40,5 +40,5 @@ def _erased(request: HttpRequest, form: EraseForm) -> ErasureReceipt:
         **{scope: form.cleaned_data["name"]}, patient=False, **request_options(request, reason)
     )
     title = _("Erased: %(scope)s %(digest)s") % {"scope": scope, "digest": receipt.digest}
-    log(request, "wheel", title, title, reason)
+    log(request, "wheel", title, reason)
     return receipt

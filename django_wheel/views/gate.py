@@ -11,7 +11,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext
 
-from celery_wheel.control import Wheel, now_ms
+from celery_wheel.control import Wheel
 from celery_wheel.values.format import printable
 from django_wheel.formats import counted, ngettext_lazy
 from django_wheel.forms import PauseForm, ResumeForm
@@ -70,7 +70,7 @@ def gate_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
         reason = form.cleaned_data["reason"]
         if run(request, project_wheel(), form, request_options(request, reason)):
             title = f"{form.title}: {printable(form.gate)}"
-            log(request, "wheel", title, title, reason)
+            log(request, "wheel", title, reason)
         return True
 
     if is_sent and form.is_valid() and attempt_form(form, act):
@@ -82,4 +82,4 @@ def gate_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
     names = filter_names(wheel)
     distinct = dict.fromkeys(name for name, _count in (*names.queues, *names.tasks))
     titles = {verb: form.title for verb, (form, _run) in GATE_ACTIONS.items()}
-    return {"gates": wheel.gates(), "names": list(distinct), "titles": titles, "now_ms": now_ms()}
+    return {"gates": wheel.gates(), "names": list(distinct), "titles": titles}

@@ -17,7 +17,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from celery_wheel.conf.setting import parse_rate
-from celery_wheel.control import Wheel, now_ms
+from celery_wheel.control import Wheel
 from celery_wheel.errors import ArgumentError
 from celery_wheel.requests.limits import GroupLimits
 from celery_wheel.store.model import PAUSED, Gate
@@ -53,14 +53,8 @@ def groups(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
         GroupLine(one, limits_text(wheel.limits.in_force(one.name, one.limit)), paused.get(one.name))
         for one in page.items
     ]
-    return {
-        "page": page,
-        "lines": lines,
-        "search": search,
-        "sort": sort,
-        "sorts": {one: query.link(sort=one, after_name=None) for one in SORTS},
-        "now_ms": now_ms(),
-    }
+    sorts = {one: query.link(sort=one, after_name=None) for one in SORTS}
+    return {"page": page, "lines": lines, "search": search, "sort": sort, "sorts": sorts}
 
 
 def limits_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
@@ -95,7 +89,7 @@ def _change_limits(request: HttpRequest, form: LimitsForm) -> bool:
         text = _("Nothing was done, because group %(name)s had no limits of its own.")
         messages.warning(request, text % shown)
         return True
-    log(request, "group", title, title, reason)
+    log(request, "group", title, reason)
     return True
 
 

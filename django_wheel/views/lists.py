@@ -7,7 +7,7 @@ cell a line of ``_CELLS`` in ``templatetags/wheel_format``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -21,7 +21,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from celery_wheel.control import Wheel, now_ms
+from celery_wheel.control import Wheel
 from celery_wheel.store.model import ORIGIN, REQUEUABLE
 from celery_wheel.store.ports.pages import END, Page
 from celery_wheel.values.format import printable
@@ -91,7 +91,7 @@ def settlements(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def shards(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    return {"shards": wheel.overview().shards, "now_ms": now_ms()}
+    return {"shards": wheel.overview().shards}
 
 
 def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -106,20 +106,22 @@ def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> 
         for name, (label, kind) in COLUMNS.items()
         if any(getattr(row, name, None) not in (None, "") for row in shown) and (several or name != "shard")
     }
-    return {"page": page, "columns": columns, "several": several, "now_ms": now_ms()}
+    return {"page": page, "columns": columns, "several": several}
 
 
 def filter_names(wheel: Wheel) -> FilterNames:
-    """Return the names for filters: the queues and tasks with the most pending messages, in the order of their names.
-
-    A name that a row would cut or show by codes is left out: a user can only enter it in full.
-    """
+    """Return the names for filters: the queues and tasks with the most pending messages, sorted."""
     found = wheel.overview()
-    queues, tasks = (
-        sorted((name, count) for name, count in islice(counts.items(), NAMES) if printable(name) == name)
-        for counts in (found.queues, found.tasks)
-    )
-    return FilterNames(queues, tasks)
+    return FilterNames(*(sorted(_most(counts)) for counts in (found.queues, found.tasks)))
+
+
+def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return [(name, counts[name]) for name in readable(islice(counts, NAMES))]
+
+
+def readable(names: Iterable[str]) -> list[str]:
+    """Return the names that a filter offers: one that a row would cut or show by codes, a user has to enter in full."""
+    return [name for name in names if printable(name) == name]
 
 
 @admin.register(models.Pending)

@@ -24,7 +24,7 @@ from django.utils.functional import Promise
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext_lazy as _
 
-from celery_wheel.control import Wheel
+from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import WheelError
 from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.query import PageQuery
@@ -48,7 +48,7 @@ may_operate = _holds(OPERATE)
 may_manage_schedules = _holds(MANAGE_SCHEDULES)
 may_erase = _holds(ERASE)
 
-#: Returns the values of a template.
+#: Returns the values of a template, beside those of ``PageAdmin.context``.
 Values = Callable[[Wheel, PageQuery], dict[str, Any]]
 
 READING = ("GET", "HEAD")
@@ -130,7 +130,8 @@ class PageAdmin(ModelAdmin):
 
     def context(self, request: HttpRequest, **more: Any) -> dict[str, Any]:
         query = PageQuery(request.GET)
-        context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, **more}
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "query": query, "now_ms": now_ms()}
+        context |= more
         context |= {"may_operate": self.may_act(request), "may_view_payload": may_view_payload(request)}
         context["may_erase"] = may_erase(request)
         context["here"] = request.path + query.here

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from django.apps import apps
 from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -30,7 +31,6 @@ from django.utils.translation import gettext as _
 from celery_wheel.control import Wheel
 from celery_wheel.errors import RequestInDoubt, WheelError, WheelUnavailable
 from celery_wheel.values.format import printable
-from django_wheel import models
 from django_wheel.formats import counted, results_text
 from django_wheel.forms import ReasonForm
 from django_wheel.project import masked_text, project_wheel
@@ -42,14 +42,6 @@ T = TypeVar("T")
 TIMEOUT_S = 5.0
 #: Rows on the confirmation page; names in an entry of the log; characters of its title, as Django's table has them.
 ROWS, LOGGED, TITLE_CUT = 20, 20, 200
-
-_PAGES = {
-    "pending": models.Pending,
-    "rejected": models.Rejected,
-    "schedule": models.Schedule,
-    "wheel": models.Wheel,
-    "group": models.Group,
-}
 
 #: Renders a page with this title and these values.
 Render = Callable[[str, dict[str, Any]], HttpResponse]
@@ -210,19 +202,21 @@ def log_names(
     subject = names[0] if len(results) == 1 else counted(of_count, len(results))
     named = str(of_names % dict.fromkeys(("names", "ids"), ", ".join(names)))
     result = f"{label}: {results_text(Counter(results.values()))}"
-    log(request, page, f"{label}: {subject}", result, reason, named, row=row)
+    log(request, page, f"{label}: {subject}", reason, named, result=result, row=row)
 
 
-def log(request: HttpRequest, page: str, title: str, result: str, reason: str, *more: str, row: str = "") -> None:
+def log(request: HttpRequest, page: str, title: str, reason: str, *more: str, result: str = "", row: str = "") -> None:
+    """Write an entry on a page of this app; where it has no ``result`` of its own, its title says all."""
+    model = apps.get_model("django_wheel", page)
     reasons = [_("reason: %(reason)s") % {"reason": printable(reason, 500)}] if reason else []
     try:
         LogEntry.objects.create(
             user_id=request.user.pk,
-            content_type_id=ContentType.objects.get_for_model(_PAGES[page], for_concrete_model=False).pk,
+            content_type_id=ContentType.objects.get_for_model(model, for_concrete_model=False).pk,
             object_id=row,
             object_repr=title[:TITLE_CUT],
             action_flag=CHANGE,
-            change_message="; ".join([result, *reasons, *more]),
+            change_message="; ".join([result or title, *reasons, *more]),
         )
     except DatabaseError as error:
         text = _("The action is done, but the admin's log has no entry of it: %(error)s.")

@@ -27,7 +27,7 @@ from celery_wheel.control import Wheel, now_ms
 from celery_wheel.errors import FileUnusable, WheelError
 from celery_wheel.results.reader import JobResults, read_results
 from celery_wheel.store.model import HOUR_MS
-from celery_wheel.values.format import format_duration, printable
+from celery_wheel.values.format import format_duration
 from celery_wheel.values.text import whole_number
 from django_wheel import models
 from django_wheel.drawing import charts
@@ -35,6 +35,7 @@ from django_wheel.drawing.charts import HEAT, HeatCell, TimeAxis, heat_cells
 from django_wheel.drawing.due_load import MINUTE_MS, DueLink, draw_bars, even_chart, rows_of
 from django_wheel.formats import Moments
 from django_wheel.project import project_conf
+from django_wheel.views.lists import readable
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.query import PageQuery
 
@@ -123,11 +124,6 @@ def whole(facts: dict[str, Any], name: str) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def readable(names: list[str]) -> list[str]:
-    """Return the names that a filter offers: without those that a row would cut or show by codes."""
-    return [name for name in names if printable(name) == name]
-
-
 def moment_ms(text: Any) -> int | None:
     """Return a time of a summary; None if the text is no time."""
     try:
@@ -205,7 +201,6 @@ def _lateness_values(found: JobResults, query: PageQuery, page: int) -> dict[str
         "axis": axis,
         "hours": (figure.to_ms - figure.last_ms) // HOUR_MS,
         "scale": _scale(),
-        "now_ms": now_ms(),
         "tasks": readable(figure.tasks),
         "queues": readable(figure.queues),
     }
@@ -259,7 +254,6 @@ def _forecast_values(found: JobResults, query: PageQuery, page: int) -> dict[str
         "counts": {name: whole(summary, name) for name in ("pending", "overdue", "beyond")},
         "queues": readable(due.queues),
         "as_of_ms": as_of_ms,
-        "now_ms": times.now_ms,
         "due": due,
         "charts": [
             (by, times.span(chart.edges[0], chart.edges[-1]), chart, draw_bars(chart, times, link))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.utils import dateformat
@@ -136,7 +136,6 @@ def upcoming_values(recurrence: Recurrence, at_ms: int, made: int = 0) -> dict[s
         "zone": recurrence.zone,
         "own_zone": get_current_timezone_name(),
         "is_own_zone": all(line.in_zone == line.for_viewer for line in lines),
-        "shown": SHOWN,
     }
 
 
@@ -258,7 +257,7 @@ SKIP_REASONS: dict[str, Promise] = {
     GAP: _("the clocks skipped it"),
 }
 
-SLOT, HEIGHT, GROUND = 12.0, 44.0, 36.0
+SLOT = 12.0
 _ON_TIME_HEIGHT, _TALLEST = 5.0, 28.0
 _LATEST_MS = 86_400_000
 
@@ -283,10 +282,6 @@ class RunMark:
         return (self.slot + 0.5) * SLOT
 
     @property
-    def y(self) -> float:
-        return GROUND - self.height
-
-    @property
     def height(self) -> float:
         """The height of the mark's stem; a run that is late by a day or more has the tallest one."""
         if self.kind != LATE or self.late_ms is None:
@@ -302,14 +297,10 @@ class RunMark:
 @dataclass(frozen=True, slots=True)
 class RunChart:
     marks: list[RunMark]  #: the oldest first
-    width: float
-    height: float
-    base: float
     counts: list[tuple[str, Promise, int]]  #: kind, label, marks of it
-
-    @property
-    def latest_first(self) -> list[RunMark]:
-        return self.marks[::-1]
+    width: ClassVar[float] = MARKS * SLOT
+    height: ClassVar[float] = 44.0
+    base: ClassVar[float] = 36.0  #: the height of the ground, from the top
 
 
 def run_chart(detail: ScheduleDetail) -> RunChart:
@@ -318,9 +309,7 @@ def run_chart(detail: ScheduleDetail) -> RunChart:
     free = MARKS - len(marks)  # the latest is at the right edge
     placed = [replace(mark, slot=free + slot) for slot, mark in enumerate(marks)]
     counts = Counter(mark.kind for mark in placed)
-    return RunChart(
-        placed, MARKS * SLOT, HEIGHT, GROUND, [(kind, MARK_LABELS[kind], counts[kind]) for kind in MARK_LABELS]
-    )
+    return RunChart(placed, [(kind, label, counts[kind]) for kind, label in MARK_LABELS.items()])
 
 
 def _mark_of_run(run: ScheduleRun) -> RunMark:
@@ -373,7 +362,6 @@ def _page_values(wheel: Wheel, name: str, detail: ScheduleDetail, sight: Sight) 
     values: dict[str, Any] = {
         "name": name,
         "schedule": schedule,
-        "now_ms": now_ms(),
         "chart": run_chart(detail),
         "revisions": revision_lines(detail, sight),
     }

@@ -23,7 +23,7 @@ from django_wheel.formats import ngettext_lazy
 from django_wheel.project import project_wheel, wheel_app
 from django_wheel.schedule_form import KINDS, SPECS, Document, ScheduleForm, new_values, to_values
 from django_wheel.views.requests import Render, address, attempt, attempt_form, request_options
-from django_wheel.views.schedule import upcoming_values
+from django_wheel.views.schedule import SHOWN, upcoming_values
 from django_wheel.views.schedule_actions import CHANGE, ROLLBACK, log_answers, report
 
 logger = get_logger(__name__)
@@ -98,6 +98,7 @@ def _values(form: ScheduleForm, schedule: Schedule | None) -> dict[str, Any]:
         "schedule": schedule,
         "kinds": [(kind, label, [form[name] for name in SPECS[kind].values()]) for kind, label in KINDS],
         "tasks": _tasks(),
+        "shown": SHOWN,
         **shown,
     }
 

@@ -22,7 +22,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.urls import URLPattern, path
 
-from celery_wheel.control import Wheel, now_ms
+from celery_wheel.control import Wheel
 from celery_wheel.store.schedule_model import ScheduleCriteria, SchedulePage
 from django_wheel import models
 from django_wheel.views import requests, schedule, schedule_edit
@@ -61,7 +61,6 @@ def schedules(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
         "states": [(one, one == state) for one in STATES],
         "sources": SOURCES,
         "actions": OF_SELECTION,
-        "now_ms": now_ms(),
     }
 
 

@@ -72,12 +72,7 @@ class TimelineBar:
     x: float
     width: float
     stage: TimelineStage
-    from_ms: int
-    to_ms: int
-
-    @property
-    def length_ms(self) -> int:
-        return self.to_ms - self.from_ms
+    length_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +104,7 @@ def timeline(events: Iterable[TimelineEvent], now_ms: int, *, goes_on: bool) -> 
     begun = [(one.at_ms, one.stage) for one in ordered if one.stage is not None and not one.ahead]
     ends = [at_ms for at_ms, _ in begun[1:]] + [now_ms if goes_on else end_ms]
     bars = [
-        TimelineBar(axis.at(at_ms), round(axis.at(until_ms) - axis.at(at_ms), 2), stage, at_ms, until_ms)
+        TimelineBar(axis.at(at_ms), round(axis.at(until_ms) - axis.at(at_ms), 2), stage, until_ms - at_ms)
         for (at_ms, stage), until_ms in zip(begun, ends, strict=True)
         if until_ms > at_ms and stage.label
     ]
@@ -314,7 +309,6 @@ def _values(wheel: Wheel, detail: Detail) -> dict[str, Any]:
         "detail": detail,
         "task": task,
         "waits": _waits(task) if detail.state == "pending" and task.lane == WAITING else "",
-        "now_ms": at_ms,
         "timeline": timeline(life, at_ms, goes_on=detail.state in OPEN),
         "result": result,
         "several": wheel.store.shards > 1,
