@@ -18,7 +18,8 @@ from celery_wheel.cli.selection import filters, ids, matches, request, request_e
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, GrowingTable, console, facts_table, print_json
 from celery_wheel.store.model import CANCEL, MOVE, ORIGIN
-from celery_wheel.values.format import PART_CUT, format_duration, format_part, format_utc, printable, to_datetime
+from celery_wheel.values.format import PART_CUT, format_duration, format_part, format_utc, printable
+from celery_wheel.values.instants import utc
 
 if TYPE_CHECKING:
     from celery_wheel.store.ports.pages import Detail, Task
@@ -225,9 +226,7 @@ def reschedule(ctx: click.Context, /, eta_ms: int | None, countdown: float | Non
     """
     if (eta_ms is None) == (countdown is None):
         raise click.UsageError("name --eta or --countdown, and not both; run-now is for now")
-    eta = None if eta_ms is None else to_datetime(eta_ms)
-    if eta_ms is not None and eta is None:
-        raise click.BadParameter("is beyond the calendar", param_hint="--eta")
+    eta = None if eta_ms is None else utc(eta_ms)
 
     def move(wheel: Any, ids: Any, how: Any) -> Any:
         try:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from celery_wheel.values.format import to_datetime
 from celery_wheel.values.instants import ms_of
 from celery_wheel.values.instants import now_ms as now_ms
 from celery_wheel.values.text import whole_number
@@ -28,7 +29,7 @@ _CURSOR = re.compile(r"(\d{1,18}):(\d{1,18})").fullmatch
 
 
 class InstantParameter(click.ParamType):  # type: ignore[type-arg]  # generic in newer click only
-    """An instant, as Unix milliseconds: 2027-01-15T08:00 (UTC, or with an offset), 1800000000000, now, +30m, -1h30m."""
+    """An instant of the calendar, as Unix milliseconds: 2027-01-15T08:00 (UTC, or an offset), now, +30m, -1h30m."""
 
     name = "instant"
 
@@ -37,7 +38,7 @@ class InstantParameter(click.ParamType):  # type: ignore[type-arg]  # generic in
             return value
         text = str(value).strip()
         at_ms = _instant(text)
-        if at_ms is None or not 0 <= at_ms < 2**62:
+        if at_ms is None or at_ms < 0 or to_datetime(at_ms) is None:
             self.fail(
                 f"must be like 2027-01-15T08:00 (UTC, or with an offset: +01:00), 1800000000000 (Unix milliseconds), "
                 f"now, +30m or -1h30m, got {text!r}",

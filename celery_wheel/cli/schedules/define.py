@@ -15,7 +15,7 @@ from celery_wheel.cli.schedules.group import print_answers, schedules
 from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.errors import RecurrenceError, ScheduleExists
-from celery_wheel.values.format import to_datetime
+from celery_wheel.values.instants import utc
 
 KINDS = ("every", "cron", "rrule", "at")
 
@@ -112,28 +112,29 @@ def recurrence_arguments(params: dict[str, Any]) -> dict[str, Any]:
     if len(given) > 1:
         raise click.UsageError(f"name one of {', '.join(f'--{name}' for name in KINDS)}")
     values = {name: params.pop(name) for name in KINDS}
-    found: dict[str, Any] = {}
-    if given:
-        [name] = given
+    found = _taken(params, "zone", "gap", "fold", "times", "start", "until", "without")
+    for name in given:
         try:
             found["recurrence"] = _spec(name, values[name])
         except RecurrenceError as error:
             raise click.BadParameter(str(error), param_hint=f"--{name}") from error
-    for name in ("zone", "gap", "fold", "times"):
-        found[name] = params.pop(name)
-    for name in ("start", "until"):
-        at_ms = params.pop(name)
-        found[name] = None if at_ms is None else to_datetime(at_ms)
-    found["without"] = _calendar(params.pop("without"))
-    return {name: value for name, value in found.items() if value is not None}
+    found |= {name: utc(found[name]) for name in ("start", "until") if name in found}
+    if "without" in found:
+        found["without"] = _calendar(found["without"])
+    return found
 
 
 def call_arguments(params: dict[str, Any]) -> dict[str, Any]:
     """Take the call's and the policies' options out of a command's, and return those that were given."""
-    names = ["task", "args", "kwargs", "queue", "priority", "expires"]
-    names += ("catch_up", "catch_up_window", "overlap", "max_runtime", "jitter", "jitter_by")
+    found = _taken(params, "task", "args", "kwargs", "queue", "priority", "expires")
+    found |= _taken(params, "catch_up", "catch_up_window", "overlap", "max_runtime", "jitter", "jitter_by")
+    return found | dict(params.pop("more"))
+
+
+def _taken(params: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Take these options out of a command's, and return those that were given."""
     found = {name: params.pop(name) for name in names}
-    return {name: value for name, value in found.items() if value is not None} | dict(params.pop("more"))
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _spec(name: str, value: Any) -> Any:
@@ -149,8 +150,6 @@ def _spec(name: str, value: Any) -> Any:
 def _calendar(document: Any) -> Any:
     from celery_wheel.recurring import Calendar, from_json
 
-    if document is None:
-        return None
     try:
         found = from_json(document)
     except RecurrenceError as error:

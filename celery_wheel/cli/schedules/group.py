@@ -14,8 +14,8 @@ from celery_wheel.cli.group import WheelGroup, open_wheel, wheel
 from celery_wheel.cli.selection import GOOD, ResultLine, Selection, matches, print_results, request, send_each
 from celery_wheel.conf import Conf
 from celery_wheel.console import parameters as options
-from celery_wheel.values.format import format_count, to_datetime
-from celery_wheel.values.instants import ms_of
+from celery_wheel.values.format import format_count
+from celery_wheel.values.instants import ms_of, utc
 from celery_wheel.values.mask import Mask
 
 if TYPE_CHECKING:
@@ -188,11 +188,8 @@ def backfill(
     """
     if from_ms > to_ms:
         raise click.BadParameter("must not be before --from", param_hint="--to")
-    first, last = to_datetime(from_ms), to_datetime(to_ms)
-    if first is None or last is None:
-        raise click.BadParameter("is beyond the calendar", param_hint="--from" if first is None else "--to")
     with open_wheel(ctx) as wheel:
-        answer = wheel.schedules.backfill(name, first, last, overlap=overlap, **how)
+        answer = wheel.schedules.backfill(name, utc(from_ms), utc(to_ms), overlap=overlap, **how)
     print_answers(ctx, {name: answer}, as_json=as_json)
 
 
