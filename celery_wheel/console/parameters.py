@@ -145,6 +145,12 @@ request = all_of(
 yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
+def taken(params: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Take options of these names out of a command's, and return those that were given."""
+    found = {name: params.pop(name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def take_criteria(options: dict[str, Any]) -> dict[str, Any]:
     """Take the filters out of a command's options, and return them as ``Wheel``'s methods accept them.
 

@@ -112,7 +112,7 @@ def recurrence_arguments(params: dict[str, Any]) -> dict[str, Any]:
     if len(given) > 1:
         raise click.UsageError(f"name one of {', '.join(f'--{name}' for name in KINDS)}")
     values = {name: params.pop(name) for name in KINDS}
-    found = _taken(params, "zone", "gap", "fold", "times", "start", "until", "without")
+    found = options.taken(params, "zone", "gap", "fold", "times", "start", "until", "without")
     for name in given:
         try:
             found["recurrence"] = _spec(name, values[name])
@@ -126,15 +126,9 @@ def recurrence_arguments(params: dict[str, Any]) -> dict[str, Any]:
 
 def call_arguments(params: dict[str, Any]) -> dict[str, Any]:
     """Take the call's and the policies' options out of a command's, and return those that were given."""
-    found = _taken(params, "task", "args", "kwargs", "queue", "priority", "expires")
-    found |= _taken(params, "catch_up", "catch_up_window", "overlap", "max_runtime", "jitter", "jitter_by")
+    found = options.taken(params, "task", "args", "kwargs", "queue", "priority", "expires")
+    found |= options.taken(params, "catch_up", "catch_up_window", "overlap", "max_runtime", "jitter", "jitter_by")
     return found | dict(params.pop("more"))
-
-
-def _taken(params: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Take these options out of a command's, and return those that were given."""
-    found = {name: params.pop(name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _spec(name: str, value: Any) -> Any:

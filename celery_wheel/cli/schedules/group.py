@@ -51,8 +51,7 @@ names = click.argument("names", nargs=-1, metavar="[NAME]...")
 
 def criteria_of(params: dict[str, Any]) -> dict[str, Any]:
     """Take the filter out of a command's options, and return its criteria."""
-    found = {name: params.pop(name) for name in ("part", "prefix", "source", "task", "queue", "paused", "broken")}
-    return {name: value for name, value in found.items() if value is not None}
+    return options.taken(params, "part", "prefix", "source", "task", "queue", "paused", "broken")
 
 
 def state_of(one: RecurringSchedule) -> str:
