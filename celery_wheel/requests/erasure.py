@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from celery_wheel.errors import ArgumentError
@@ -16,6 +16,7 @@ from celery_wheel.requests import arguments
 from celery_wheel.requests.request import Asker
 from celery_wheel.store.erasure_model import COUNTED, CRITERIA, By, digest_of_name, is_digest_of
 from celery_wheel.store.model import ERASE
+from celery_wheel.values.instants import utc
 
 #: Places that may still have the data, and that no scheduler reads.
 NOT_COVERED = (
@@ -91,5 +92,5 @@ def erase(asker: Asker, by: By, value: str, how: Any, *, patient: bool) -> Erasu
     request = asker.request(ERASE, [digest], digest, how, options)
     request.patient = patient
     counts = asker.ask(request)
-    about = request.number, datetime.fromtimestamp(request.at_ms / 1_000, UTC), request.options["actor"]
+    about = request.number, utc(request.at_ms), request.options["actor"]
     return ErasureReceipt(*about, by, digest, counts, request.by_shard(digest))

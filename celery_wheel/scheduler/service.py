@@ -9,9 +9,9 @@ import logging
 import os
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from celery_wheel.engine.state.gates import Rate
 from celery_wheel.engine.state.groups import Limit
 from celery_wheel.engine.state.tombstones import RevokedStamps
 from celery_wheel.errors import BrokerError, StoreError, StoreNotReady, StoreUnusable, WheelError
+from celery_wheel.overview import in_thread
 from celery_wheel.scheduler import monitoring
 from celery_wheel.scheduler.monitoring import Monitoring, Watchdog, notify, tune_process
 from celery_wheel.scheduler.occurrences import DeclaredQueues, ScheduleRenderer, cancel_replaced
@@ -248,27 +249,17 @@ def _warn_of_server(store: FullStore) -> None:
 
 def close_brokers(brokers: Sequence[Broker]) -> None:
     """Close broker edges, all at the same time. A call that hangs holds its edge: it is left to the process's end."""
-    threads = [threading.Thread(target=_close, args=(one,), name="wheel-close", daemon=True) for one in brokers]
-    until_s = time.monotonic() + CLOSE_S
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(max(0.0, until_s - time.monotonic()))
-    if hanging := sum(thread.is_alive() for thread in threads):
+    ended, hanging = wait([in_thread(one.close, "wheel-close") for one in brokers], CLOSE_S)
+    for error in filter(None, (one.exception() for one in ended)):  # each transport has its own; nothing is lost
+        logger.warning("a connection to the broker ended with %r", error, extra={"action": "broker_not_closed"})
+    if hanging:
         logger.warning(
             "%d of %d connections to the broker are not closed after %g s; they end with the process",
-            hanging,
-            len(threads),
+            len(hanging),
+            len(brokers),
             CLOSE_S,
             extra={"action": "broker_not_closed"},
         )
-
-
-def _close(broker: Broker) -> None:
-    try:
-        broker.close()
-    except Exception as error:  # each transport has its own; nothing is lost with a connection
-        logger.warning("a connection to the broker ended with %r", error, extra={"action": "broker_not_closed"})
 
 
 def node_name(holder: str, alive: list[str]) -> str:

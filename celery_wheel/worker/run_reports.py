@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from celery import bootsteps, signals
@@ -37,7 +36,7 @@ from celery_wheel.store.model import SHARD_BITS
 from celery_wheel.store.schedule_model import RUN, RUN_ENDED_TASK, SLOT, RunReport, is_run_id
 from celery_wheel.timing import Backoff, RetryLog
 from celery_wheel.values.ids import dispatched_ms, uuid7
-from celery_wheel.values.instants import now_ms
+from celery_wheel.values.instants import now_ms, utc
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -292,7 +291,7 @@ def pass_dispatch_time(request: Any, **_: Any) -> None:
     if at_ms is None:
         return
     if request.eta is None:
-        request._eta = PastEta(datetime.fromtimestamp(at_ms / 1_000, UTC).isoformat())
+        request._eta = PastEta(utc(at_ms).isoformat())
     headers = request.request_dict.get("headers")
     if isinstance(headers, dict) and SENTRY_ENQUEUED in headers:
         headers[SENTRY_ENQUEUED] = at_ms / 1_000

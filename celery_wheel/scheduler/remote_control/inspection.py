@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from celery_wheel.scheduler.remote_control import SchedulerView
 from celery_wheel.store.ports.pages import Criteria, MessageHead, Task
+from celery_wheel.values.instants import utc
 from celery_wheel.values.log import get_logger
 
 #: The priority of a task with an eta in a worker's timer.
@@ -21,7 +21,7 @@ ETA_PRIORITY = 6
 
 
 def scheduled_item(task: Task, head: MessageHead, node: str) -> dict[str, Any]:
-    return {"eta": eta_of(task), "priority": ETA_PRIORITY, "request": request_item(task, head, node)}
+    return {"eta": utc(task.due_ms).isoformat(), "priority": ETA_PRIORITY, "request": request_item(task, head, node)}
 
 
 def more_item(last: Task, count: int, node: str) -> dict[str, Any]:
@@ -29,11 +29,7 @@ def more_item(last: Task, count: int, node: str) -> dict[str, Any]:
     text = f"and about {count:,} more, due later: app.wheel.pending() has them all"
     nowhere = {"exchange": "", "routing_key": "", "priority": None, "redelivered": False}
     request = _request("more", text, "", "", text, node, nowhere)
-    return {"eta": eta_of(last), "priority": ETA_PRIORITY, "request": request}
-
-
-def eta_of(task: Task) -> str:
-    return datetime.fromtimestamp(task.due_ms / 1_000, UTC).isoformat()
+    return {"eta": utc(last.due_ms).isoformat(), "priority": ETA_PRIORITY, "request": request}
 
 
 def request_item(task: Task, head: MessageHead, node: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
@@ -234,11 +235,8 @@ class TaskReader:
             return found
 
     def _read(self, query: Any) -> list[TableTask]:
-        rows = query.annotate(zone=_as_text("crontab__timezone")).values_list(*_OWN, "zone")
-        return [self._task(TaskColumns(*row)) for row in rows]
-
-    def _task(self, row: TaskColumns) -> TableTask:
-        return TableTask(row.pk, row.name, row.task, row.enabled, row, self._zone)
+        rows = starmap(TaskColumns, query.annotate(zone=_as_text("crontab__timezone")).values_list(*_OWN, "zone"))
+        return [TableTask(one.pk, one.name, one.task, one.enabled, one, self._zone) for one in rows]
 
 
 def _as_text(column: str) -> Any:
