@@ -41,6 +41,7 @@ from celery_wheel.store.model import MOVE
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
 from celery_wheel.timing import Clock, SystemClock
+from celery_wheel.values import parts
 
 #: With these settings the tasks go through one wheel queue and send no events, whatever the site's settings are.
 VIA_QUEUE = {
@@ -279,10 +280,9 @@ def _steps(app: Any, driven: BenchRig, queue: Any, count: int, body: str) -> Ite
     driven.acquire()
     yield "send", driven.until("send", count, send)
     yield "ingest", driven.until("ingest", count, lambda: stats.accepted, engine.ingest, engine.prefetch)
-    for start in range(0, count, MOVED_AT_ONCE):
-        fields = {"task_ids": task_ids[start : start + MOVED_AT_ONCE], "eta_ms": None, "audit": {"origin": PROGRAM}}
-        command = json.dumps(fields).encode()
-        driven.store.put_inbox(0, [(MOVE, command)])
+    for part in parts(task_ids, MOVED_AT_ONCE):
+        command = {"task_ids": part, "eta_ms": None, "audit": {"origin": PROGRAM}}
+        driven.store.put_inbox(0, [(MOVE, json.dumps(command).encode())])
     yield "move", driven.until("move", count, lambda: stats.moved, engine.ingest)
     sending = (engine.prefetch, engine.dispatch, engine.settle)
     yield "dispatch", driven.until("dispatch", count, lambda: stats.dispatched, *sending)

@@ -116,8 +116,7 @@ def _copies(store: FullStore, broker: Broker) -> dict[int, Owner]:
 
 
 def _owners(store: FullStore, broker: Broker) -> dict[int, Owner]:
-    owners = {shard: owner_of(broker, shard) for shard in range(store.shards)}
-    return {shard: owner for shard, owner in owners.items() if owner is not None}
+    return {shard: owner for shard in range(store.shards) if (owner := owner_of(broker, shard)) is not None}
 
 
 def move(app: Any, to: str, source: str | None, progress: Progress, by: Operator | None = None) -> MovedStore:

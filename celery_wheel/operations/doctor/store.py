@@ -9,15 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from celery_wheel.operations.doctor.installation import (
-    Finding,
-    Installation,
-    error,
-    note,
-    ok,
-    split_remedy,
-    warning,
-)
+from celery_wheel.operations.doctor.installation import Finding, Installation, error, note, ok, split_remedy, warning
 from celery_wheel.store.model import OPEN, SCHEMA_VERSION
 from celery_wheel.store.place import place_of
 from celery_wheel.store.ports import FullStore
@@ -185,8 +177,7 @@ OLD_MS = 300_000
 
 def durability(found: ServerState, *, durable: bool) -> Iterator[Finding]:
     """Yield what a commit survives; ``durable`` is whether wheel_durability promises it."""
-    for about, text, remedy in found.risks:
-        yield warning(about, text, remedy)
+    yield from (warning(*risk) for risk in found.risks)
     if found.synchronous_commit == "off":
         yield note(
             "synchronous_commit",

@@ -72,10 +72,8 @@ def drain(
         with ShardHold(app, store) as hold, recorded(store, "drain", by, to=str(file)) as counts:
             drain_to_file(hold, done.file, header, include, done, progress)
             counts |= _counts(done)
-    done.left, done.schedules_left = (
-        total(store, store.handover.count_pending),
-        total(store, store.handover.count_schedules),
-    )
+    done.left = total(store, store.handover.count_pending)
+    done.schedules_left = total(store, store.handover.count_schedules)
     done.outcomes = _outcomes(store)
     return done
 

@@ -33,7 +33,7 @@ from celery_wheel.errors import FileUnusable
 from celery_wheel.operations.drain import file as drained
 from celery_wheel.operations.drain.hold import Progress, silent
 from celery_wheel.operations.stores import recorded
-from celery_wheel.store import open_store
+from celery_wheel.scheduler.service import open_store_of
 from celery_wheel.store.audit_model import Operator
 from celery_wheel.store.model import LIMIT, GroupLimit, StoredMessage
 from celery_wheel.store.ports import FullStore
@@ -105,9 +105,7 @@ def import_(
     path = Path(file)
     if not path.is_file():
         raise FileUnusable(f"{path} must be a file that a drain has made, got none; nothing was done")
-    opened = store or open_store(
-        conf.store, durability=conf.durability, shards=conf.shards, lease_ms=conf.lease_ms, keys=conf.encryption_keys
-    )
+    opened = store or open_store_of(conf)
     try:
         with recorded(opened, "import", by, file=path.name) as counts:
             done = _Import(

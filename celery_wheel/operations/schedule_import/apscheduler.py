@@ -16,9 +16,10 @@ from celery import Task
 
 from celery_wheel.errors import PackageMissing, RecurrenceError, SettingError
 from celery_wheel.operations.schedule_import.crontab import MONTHS, WEEKDAYS, numbers
-from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable, instant_ms
+from celery_wheel.operations.schedule_import.foreign import ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence
 from celery_wheel.values.error_text import error_text
+from celery_wheel.values.instants import ms_of
 
 JOBS = "apscheduler.jobs"
 
@@ -122,12 +123,12 @@ def _catch_up(job: Mapping[str, Any]) -> dict[str, Any]:
 def _recurrence(trigger: Any) -> Recurrence:
     kind = type(trigger).__name__
     if kind == "DateTrigger":
-        return Recurrence(Instants((instant_ms(trigger.run_date),)))
+        return Recurrence(Instants((ms_of(trigger.run_date),)))
     if kind not in ("IntervalTrigger", "CronTrigger"):
         raise NotImportable(f"its trigger is of a kind that has no counterpart: {kind}")
     limits: dict[str, Any] = {
-        "start_ms": None if trigger.start_date is None else instant_ms(trigger.start_date),
-        "until_ms": None if trigger.end_date is None else instant_ms(trigger.end_date),
+        "start_ms": None if trigger.start_date is None else ms_of(trigger.start_date),
+        "until_ms": None if trigger.end_date is None else ms_of(trigger.end_date),
     }
     if kind == "IntervalTrigger":
         every_ms = round(trigger.interval.total_seconds() * 1_000)

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,10 +132,6 @@ class ForeignSchedule:
         except (TypeError, ValueError) as error:
             return cls.refused(name, f"its arguments must be values of JSON ({error})")
         return found
-
-
-def instant_ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000)
 
 
 def existing(store: FullStore, names: Sequence[str]) -> set[str]:

@@ -16,15 +16,10 @@ from celery.schedules import crontab, schedule
 
 from celery_wheel import recurring
 from celery_wheel.errors import RecurrenceError
-from celery_wheel.operations.schedule_import.foreign import (
-    UNREADABLE,
-    ForeignSchedule,
-    ImportOptions,
-    NotImportable,
-    instant_ms,
-)
+from celery_wheel.operations.schedule_import.foreign import UNREADABLE, ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring.frequency import FREQUENCIES, WEEKDAYS
 from celery_wheel.values.error_text import error_text
+from celery_wheel.values.instants import ms_of
 
 _BY = ("bysetpos", "bymonth", "bymonthday", "byyearday", "byweekno", "byhour", "byminute", "bysecond")
 
@@ -70,7 +65,7 @@ def _recurrence(value: Mapping[str, Any], last: datetime | None, app: Any) -> re
         own = crontab(**{name: part for name, part in value.items() if name != "__type__"}, app=app)
     else:
         raise NotImportable(f"its schedule is of a kind that only its application knows: {kind!r}")
-    found = recurring.from_celery(own, instant_ms(last) if last is not None else 0)
+    found = recurring.from_celery(own, ms_of(last) if last is not None else 0)
     if found is None:
         raise NotImportable(f"its instants cannot be computed: {own!r}")
     return found

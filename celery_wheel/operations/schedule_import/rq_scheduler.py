@@ -17,12 +17,7 @@ from typing import Any
 
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.operations.schedule_import.crontab import spec_of
-from celery_wheel.operations.schedule_import.foreign import (
-    UNREADABLE,
-    ForeignSchedule,
-    ImportOptions,
-    NotImportable,
-)
+from celery_wheel.operations.schedule_import.foreign import UNREADABLE, ForeignSchedule, ImportOptions, NotImportable
 from celery_wheel.recurring import Instants, Interval, Recurrence
 from celery_wheel.values.error_text import error_text
 
