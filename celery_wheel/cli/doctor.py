@@ -50,10 +50,8 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     ctx.exit(code)
 
 
-def number(value: float | None) -> str:
-    """Return the value with three significant digits or more; empty for None."""
-    if value is None:
-        return ""
+def number(value: float) -> str:
+    """Return the value with three significant digits or more."""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 

@@ -16,7 +16,7 @@ from kombu.serialization import loads, prepare_accept_content
 
 from celery_wheel.store.ports.pages import Detail
 from celery_wheel.testing.engine import SteppedEngine
-from celery_wheel.testing.worker import QueuedTask, Worker
+from celery_wheel.testing.worker import QueuedTask, Worker, call_of
 from celery_wheel.values.instants import utc
 
 
@@ -135,9 +135,7 @@ def _call(app: Any, detail: Detail, compression: str | None) -> tuple[tuple[Any,
     body = _unpack(detail.body, compression) if compression else detail.body
     properties = json.loads(detail.properties)
     accept = _accepted(app.conf.accept_content)
-    payload = _loads(body, properties["content_type"], properties["content_encoding"], accept=accept)
-    args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
-    return tuple(args), dict(kwargs)
+    return call_of(_loads(body, properties["content_type"], properties["content_encoding"], accept=accept))
 
 
 def summary(

@@ -55,9 +55,13 @@ class QueuedTask:
         return utc(self.due_ms) if self.due_ms else None
 
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        payload = self.message.payload
-        args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
-        return tuple(args), dict(kwargs)
+        return call_of(self.message.payload)
+
+
+def call_of(payload: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments in the body of a task, of either protocol."""
+    args, kwargs = (payload["args"], payload["kwargs"]) if isinstance(payload, dict) else payload[:2]
+    return tuple(args), dict(kwargs)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from celery_wheel.cli.doctor import number
+from celery_wheel.cli.doctor import number as digits
 from celery_wheel.console.output import Column, GrowingTable
 from celery_wheel.operations.bench import Pace
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else digits(value)
 
 
 @dataclass(slots=True, frozen=True)
