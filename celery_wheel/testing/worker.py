@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from celery import signals, states
 from celery.app import trace
@@ -234,15 +235,13 @@ def _stack_protection() -> Iterator[None]:
 @contextmanager
 def isolated_revocations() -> Iterator[None]:
     """Restore Celery's set of revoked tasks, which belongs to the whole process."""
-    ids, stamps = worker_state.revoked, worker_state.revoked_stamps
-    had_ids, had_stamps = set(ids), dict(stamps)
-    try:
-        yield
-    finally:
-        for task_id in set(ids) - had_ids:
-            ids.discard(task_id)
-        stamps.clear()
-        stamps.update(had_stamps)
+    ids, before = worker_state.revoked, set(worker_state.revoked)
+    with mock.patch.dict(worker_state.revoked_stamps):
+        try:
+            yield
+        finally:
+            for task_id in set(ids) - before:
+                ids.discard(task_id)
 
 
 _loads: Any = json.loads
