@@ -36,7 +36,7 @@ from celery_wheel.values.error_text import error_text
 from celery_wheel.values.format import format_duration, printable
 from django_wheel.drawing.charts import TimeAxis
 from django_wheel.formats import gate_label, state_label
-from django_wheel.project import project_wheel
+from django_wheel.project import masked_text, project_wheel
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.payload import sight_of
 from django_wheel.views.query import PageQuery
@@ -286,7 +286,7 @@ def body(request: HttpRequest, timer_id: int) -> HttpResponse:
         wheel = project_wheel()
         content = wheel.mask.part(_detail(wheel, timer_id, ALL_BYTES).body)
     except (WheelError, ImproperlyConfigured) as error:
-        return HttpResponse(str(error), status=503, content_type="text/plain; charset=utf-8")
+        return HttpResponse(masked_text(str(error)), status=503, content_type="text/plain; charset=utf-8")
     response = HttpResponse(content, content_type="application/octet-stream")
     response["Content-Disposition"] = f'attachment; filename="{timer_id}.bin"'
     response["X-Content-Type-Options"] = "nosniff"

@@ -245,8 +245,10 @@ def test_no_error_quotes_masked_values(client_of: MakeClient, store: SqlStore, m
     def fail(*_: object, **__: object) -> None:
         raise StoreError(f"kwargs.password must be a number, got '{SECRET}'")
 
-    monkeypatch.setattr(Browse, "pending", fail)
+    for name in ("pending", "detail"):
+        monkeypatch.setattr(Browse, name, fail)
     client: Client = client_of("superuser")
-    text = shown(client, f"{ADMIN}pending/", 503)
-    assert SECRET not in text
-    assert "must be a number, got ********" in text
+    for page in ("pending/", "pending/1/", "pending/1/body/"):
+        text = shown(client, f"{ADMIN}{page}", 503)
+        assert SECRET not in text
+        assert "must be a number, got ********" in text
