@@ -64,7 +64,7 @@ class Reached:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
-        if not callable(value):
+        if not callable(value) or name == "keep_alive":  # it never fails
             return value
         gate = self._server.gate
 
