@@ -263,7 +263,7 @@ class Runner:
 
 def renew(engines: Sequence[Engine], lease_ms: int) -> set[int]:
     """Renew the leases of those engines of a process that hold their shards; returns the renewed shards."""
-    called = {one.shard: (one, call) for one in engines if (call := one.lease_call()) is not None}
+    called = {engine.shard: (engine, call) for engine in engines if (call := engine.lease_call()) is not None}
     if not called:
         return set()
     first = engines[0]

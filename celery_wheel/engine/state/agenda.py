@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 
+from celery_wheel.engine.pool import GRID_S
 from celery_wheel.store.schedule_model import Schedule
 from celery_wheel.timing import Backoff
 
 #: Between two reads at most, in monotonic time: due time may step, and a machine may be suspended. A round that comes
 #: up to EARLY_MS before reads too: the pool's grid ends a wait so early, and the round would be in vain.
 LOOK_MS = 1_500
-EARLY_MS = 500
+EARLY_MS = round(GRID_S * 1_000)
 NEVER = 2**62
 
 #: Moved schedules that a holder remembers.

@@ -125,13 +125,19 @@ def test_a_single_error_is_no_loss(clock: ManualClock) -> None:
     assert a.brokers[0].asked == 1, "after the doubt nothing is asked"
 
 
-def test_where_the_broker_is_down_for_all_each_shard_has_a_holder_again(clock: ManualClock) -> None:
+def cut_off(clock: ManualClock) -> list[Scheduler]:
+    """Return two schedulers that share two shards, a while after both have lost the broker."""
     disk = Disk()
-    a, b = (Scheduler(name, disk, clock, 2) for name in "ab")
-    look(clock, a, b, times=8)
-    for one in (a, b):
+    found = [Scheduler(name, disk, clock, 2) for name in "ab"]
+    look(clock, *found, times=8)
+    for one in found:
         one.cut()
-    look(clock, a, b, times=12)
+    look(clock, *found, times=12)
+    return found
+
+
+def test_where_the_broker_is_down_for_all_each_shard_has_a_holder_again(clock: ManualClock) -> None:
+    a, b = cut_off(clock)
     for one in (a, b):
         one.cut(is_cut=False)
     look(clock, a, b, times=8)
@@ -143,12 +149,7 @@ def test_where_the_broker_is_down_for_all_each_shard_has_a_holder_again(clock: M
 def test_where_the_broker_is_down_for_all_one_stays_and_the_other_does_not_come_and_go(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = Disk()
-    a, b = (Scheduler(name, disk, clock, 2) for name in "ab")
-    look(clock, a, b, times=8)
-    for one in (a, b):
-        one.cut()
-    look(clock, a, b, times=12)
+    a, b = cut_off(clock)
     stays, left = sorted((a, b), key=lambda one: one.balance._leaves)
     register = stays.balance._store.register_scheduler
 
