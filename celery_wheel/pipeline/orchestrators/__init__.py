@@ -67,8 +67,9 @@ class JobProcess:
                     last = line or last
                     progress(line)
                 output = process.stdout.read()
-            except BaseException:  # the orchestrator interrupts its task: the block above waits for the process
+            except BaseException:  # the orchestrator interrupts its task
                 self.stop()
+                process.communicate()  # the job tidies up, and tells of it, for as long as it takes
                 raise
         summary = _summary(output)
         if process.returncode == 0 and summary is not None:

@@ -49,14 +49,16 @@ def test_variables_are_given_beside_those_of_the_process() -> None:
     assert summary["words"] == ["sqlite:///one"]
 
 
-def test_an_interrupted_caller_interrupts_the_job(tmp_path: Path) -> None:
+def test_an_interrupted_caller_interrupts_the_job_and_waits_for_its_last_words(tmp_path: Path) -> None:
     note = tmp_path / "interrupted"
     program = (
         "import pathlib, sys, time\n"
         "try:\n"
         "    print('archive: waiting', file=sys.stderr, flush=True)\n"
         "    time.sleep(600)\n"
-        f"except KeyboardInterrupt:\n    pathlib.Path({str(note)!r}).touch()\n"
+        "except KeyboardInterrupt:\n"
+        "    print('archive: tidying up' * 10_000, file=sys.stderr, flush=True)\n"  # more than a pipe holds
+        f"    pathlib.Path({str(note)!r}).touch()\n"
     )
 
     def interrupt(step: str) -> None:
