@@ -3,6 +3,7 @@
 ::
 
     leader   the one thread that waits for the next instant; it takes what is due, and another thread leads
+    watch    a thread whose job is due again before the leader's instant waits for it, so that the leader is not woken
     spare    threads that wait to lead; a job that has no thread gets a new one
 
 A job never waits for the call of another job: before a thread runs a job, another thread leads, or is started. Where
@@ -109,6 +110,7 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instant = threading.Condition(self._lock)  #: the leader waits
+        self._watch = threading.Condition(self._lock)  #: watches wait
         self._follow = threading.Condition(self._lock)  #: spare threads wait
         self._ended = threading.Condition(self._lock)  #: those who join a job wait
         self._timers: list[tuple[float, int, bool, Job]] = []  #: instant, serial, whether it is on the grid, job
@@ -122,9 +124,9 @@ class Pool:
         self._stuck: list[Stuck] = []
         self.failure: tuple[str, BaseException] | None = None  #: the first job that raised, by name, and its error
         self._leads = self._closed = False
-        self._until_s = math.inf  #: the leader waits until then
+        self._instants: list[float] = []  #: until which the leader and the watches wait
         self._promoted = 0  #: threads that are about to lead
-        self._threads = self._spares = 0
+        self._threads = self._watches = self._spares = 0
         self._job_of_thread = threading.local()  #: ``name``: of the last job that the thread began
 
     @staticmethod
@@ -188,8 +190,8 @@ class Pool:
 
     def _end(self) -> None:
         self._closed = True
-        self._instant.notify_all()
-        self._follow.notify_all()
+        for waiting in (self._instant, self._watch, self._follow):
+            waiting.notify_all()
 
     def _schedule(self, job: Job, at_s: float, *, on_grid: bool = False) -> None:
         job.at_s = at_s
@@ -208,9 +210,6 @@ class Pool:
         if on_grid:
             at_s = self.on_grid(at_s)
         self._schedule(job, at_s, on_grid=on_grid)
-        # The leader went to wait while the job ran. A job that is due at once is taken by this thread.
-        if self._leads and now_s < at_s < self._until_s:
-            self._instant.notify()
 
     def _collect(self, now_s: float) -> None:
         """Move what is due from the timers to the queues."""
@@ -235,10 +234,19 @@ class Pool:
             job.is_running, job.at_s = True, math.inf
             if not self._leads:
                 self._promote()
-            elif self._due:  # not behind the call of this one
+            elif self._due or self._is_unwatched():  # not behind the call of this one
                 self._instant.notify()
             return job
         return None
+
+    def _next_s(self) -> float:
+        """Return the instant at which a thread has to look for jobs."""
+        at_s = self._timers[0][0] if self._timers else math.inf
+        return min(at_s, self._taken_s + GRACE_S) if self._gridded else at_s
+
+    def _is_unwatched(self) -> bool:
+        """Whether the next instant is before those for which threads wait: its job came while the leader waited."""
+        return self._next_s() < min(self._instants, default=math.inf)
 
     def _promote(self) -> None:
         if self._promoted:
@@ -246,6 +254,8 @@ class Pool:
         self._promoted = 1
         if self._spares:
             self._follow.notify()
+        elif self._watches:
+            self._watch.notify()
         else:
             try:
                 threading.Thread(target=self._work, name="wheel-pool", daemon=True).start()
@@ -280,6 +290,11 @@ class Pool:
             elif not self._leads:
                 self._lead()
                 goes_on = False
+            elif self._is_unwatched():
+                self._watches += 1
+                self._wait(self._watch)
+                self._watches -= 1
+                self._promoted, goes_on = 0, False
             elif self._spares < 2:
                 self._spares += 1
                 self._follow.wait()
@@ -309,9 +324,12 @@ class Pool:
             self._end()
 
     def _lead(self) -> None:
-        at_s = self._timers[0][0] if self._timers else math.inf
-        if self._gridded:
-            at_s = min(at_s, self._taken_s + GRACE_S)
-        self._leads, self._until_s = True, at_s
-        self._instant.wait(min(LONGEST_S, max(0.0, at_s - self.now_s())))
+        self._leads = True
+        self._wait(self._instant)
         self._leads = False
+
+    def _wait(self, waiting: threading.Condition) -> None:
+        at_s = self._next_s()
+        self._instants.append(at_s)
+        waiting.wait(min(LONGEST_S, max(0.0, at_s - self.now_s())))
+        self._instants.remove(at_s)

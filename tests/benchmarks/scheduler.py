@@ -14,8 +14,10 @@ It runs what ``celery beat -S wheel`` runs; only the clock differs, and no diffe
 
 import dataclasses
 import json
+import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -75,8 +77,18 @@ class Scheduler:
                 said_at = time.monotonic()
 
 
+class _OfThread(threading.local):
+    """A thread's open statistics: to open them twice a round would cost a tenth of its CPU."""
+
+    def __init__(self) -> None:
+        self.file = open("/proc/thread-self/schedstat", "rb", buffering=0)  # noqa: SIM115 - until the thread ends
+
+
+_statistics = _OfThread()
+
+
 def _waited_ns() -> int:
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    return int(os.pread(_statistics.file.fileno(), 100, 0).split()[1])
 
 
 def main(options: dict[str, Any]) -> None:

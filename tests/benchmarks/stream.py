@@ -29,7 +29,7 @@ from tests.benchmarks.parts import make_app
 from tests.kit.servers.redis import RedisServer
 
 #: Messages are taken out that much apart, so that taking them costs little; they seem later by as much at most.
-TAKE_S = 0.002
+TAKE_S = 0.0005
 AHEAD_MS = (1_000, 3_000)
 #: The longest wait for messages that are late.
 LONGEST_S = 15.0

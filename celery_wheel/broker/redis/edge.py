@@ -74,15 +74,15 @@ class Proof(NamedTuple):
     tail: int
 
 
-def read_oldest(key: str, max_count: int, max_bytes: int) -> Operation[tuple[list[bytes], bool]]:
+def read_oldest(key: str, max_count: int, max_bytes: int, size: int = 1) -> Operation[tuple[list[bytes], bool]]:
     """Return the oldest messages, and whether the queue has more than the bounds allow.
 
-    The list is read in slices from the old end, each up to twice the one before, so that large messages are not read
-    far beyond the bounds; a far too large one counts with its whole size, and is a ``Cut``. The read need not be
-    atomic: only a holder removes messages from this end, and ``trim`` compares the proof.
+    The list is read in slices from the old end, the first of ``size``, each up to twice the one before, so that large
+    messages are not read far beyond the bounds; a far too large one counts with its whole size, and is a ``Cut``. The
+    read need not be atomic: only a holder removes messages from this end, and ``trim`` compares the proof.
     """
     found: list[bytes] = []
-    weight, size = 0, 1
+    weight = 0
     while len(found) < max_count and weight < max_bytes:
         slice_ = yield RedisRequest(methodcaller("lrange", key, -(len(found) + size), -(len(found) + 1)))
         for raw in reversed(slice_):
@@ -146,6 +146,7 @@ class RedisBroker:
         bindings = Bindings(self._read_bindings, self._layout.sep, time.monotonic)
         self._router = RedisRouter(self._layout, bindings, reader.destinations.is_reserved)
         self._adopted: dict[int, int] = {}  #: shard → epoch, until ``leave``
+        self._sizes: dict[int, int] = {}  #: shard → messages of the first slice of its next read
         self._copies: dict[int, Copy] = {}  #: shard → another copy of the store, which was found to hold it
         self.can_wait = True  #: until Redis refuses BLMOVE; each adoption tries again
         self._serial = 0
@@ -300,7 +301,10 @@ class RedisBroker:
         if shard not in self._adopted:
             raise not_adopted(shard)
         with redis_errors(self._server, f"reading the wheel queue of shard {shard}"):
-            found, more = yield from read_oldest(self._queue_key(shard), max_count, max_bytes)
+            size = min(max_count, self._sizes.get(shard, 1))
+            found, more = yield from read_oldest(self._queue_key(shard), max_count, max_bytes, size)
+        weight = sum(raw.size if type(raw) is Cut else len(raw) for raw in found)
+        self._sizes[shard] = max(1, min(SLICE, 2 * len(found), max_bytes * len(found) // max(1, weight)))
         return Peeked([self._message(raw) for raw in found], proof_of(found), more)
 
     def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:

@@ -63,6 +63,24 @@ def test_a_large_message_counts_with_its_whole_size(broker: RedisBroker, client:
     assert counts == [(1, True), (1, True), (1, True), (1, False)]
 
 
+def test_a_read_begins_with_what_the_one_before_lets_expect(broker: RedisBroker, client: redis.Redis) -> None:
+    reads = []
+
+    def read(*messages: bytes) -> None:
+        client.delete(QUEUE)
+        client.lpush(QUEUE, *messages)
+        client.config_resetstat()
+        peek(broker, max_bytes=150_000)
+        reads.append(client.info("commandstats")["cmdstat_lrange"]["calls"])
+
+    small = [raw(number) for number in range(100)]
+    read(*small)
+    read(*small)
+    read(*[large(number) for number in range(5)])
+    read(large(6), *small)
+    assert reads == [7, 1, 1, 1]  # at first slices of 1, 2, 4, … messages; at last one alone, which fills the bound
+
+
 @pytest.mark.parametrize("other", [large(2, end="other"), large(2, 200_001), raw(2)], ids=["end", "size", "small"])
 def test_another_message_in_the_place_of_a_large_one_is_not_removed(
     broker: RedisBroker, client: redis.Redis, other: bytes

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
@@ -53,6 +53,40 @@ def test_a_job_that_runs_for_a_while_is_on_time_afterwards(pool: Pool) -> None:
     pool.job(run, "a").wake()
     assert leads.wait(patience(PATIENCE_S))
     assert len(runs) == 5
+
+
+def test_a_job_with_short_waits_stays_in_its_thread(pool: Pool) -> None:
+    """To wake another one for each run costs more than the run."""
+    over, threads = threading.Event(), list[int]()
+
+    def run() -> Wait:
+        threads.append(threading.get_ident())
+        wait_until(lambda: pool._leads, "another thread leads")
+        return Wait(0.001, 0.001) if len(threads) < 20 else Wait(over.set() or 0.0)  # type: ignore[func-returns-value]
+
+    pool.job(run, "a").wake()
+    assert over.wait(patience(PATIENCE_S))
+    assert len(set(threads)) == 1
+
+
+def test_the_next_instant_is_kept_where_the_thread_that_waits_for_the_one_before_hangs(pool: Pool) -> None:
+    hang, ran, runs = threading.Event(), threading.Event(), {"hangs": 0, "other": 0}
+
+    def run(name: str, wait_s: float, second: Callable[[], object]) -> Wait:
+        runs[name] += 1
+        if runs[name] == 2:
+            second()
+            return Wait()
+        wait_until(lambda: pool._leads, "another thread leads")
+        return Wait(wait_s, wait_s)
+
+    pool.job(lambda: run("hangs", 0.05, lambda: hang.wait(patience(PATIENCE_S))), "hangs").wake()
+    pool.job(lambda: run("other", 0.1, ran.set), "other").wake()
+    try:
+        assert ran.wait(patience(PATIENCE_S))
+        assert not hang.is_set()
+    finally:
+        hang.set()
 
 
 def test_jobs_of_the_grid_pass_one_that_hangs(pool: Pool) -> None:
