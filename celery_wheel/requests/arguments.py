@@ -58,7 +58,6 @@ class RequestOptions(TypedDict, total=False):
     reason: str  #: the reason, for people
     actor: str  #: the name of the asker; by default the process and its host
     origin: str  #: where a person asks, for the audit log: "admin", "cli"; "api" or "program" by default
-    bulk: str  #: the UUID of the bulk action that the request is a part of
 
 
 class CommandOptions(RequestOptions, total=False):
@@ -182,7 +181,7 @@ def audit_of(kind: str, options: RequestOptions) -> dict[str, str]:
     origin = options.get("origin") or (PROGRAM if is_program else "api")
     if origin not in ORIGINS:
         raise ArgumentError(f"origin must be one of {', '.join(ORIGINS)}, got {origin!r:.60}")
-    return {"origin": origin, **({"bulk": options["bulk"]} if "bulk" in options else {})}
+    return {"origin": origin}
 
 
 def timeout_of(options: CommandOptions) -> float:

@@ -30,8 +30,8 @@
     run_ended     {"run": int}, the id of a run that is over; or {"slot": int}: the run of a group is over, or will be
                   retried as another one. No answer. Workers send it to the wheel queue
 
-    A command may have {"audit": {"origin": …, "request": UUID, "at_ms": int, "bulk": UUID, "whole": bool}}, all but the
-    origin optional.
+    A command may have {"audit": {"origin": …, "request": UUID, "at_ms": int, "whole": bool}}, all but the origin
+    optional.
 
 Text that no store accepts (NUL, lone surrogates) makes an item unreadable here: in a commit it would end the state, and
 every later state too, since the item would stay in the inbox.
@@ -354,13 +354,13 @@ _DETAILS = (
 
 
 def audit_head(item: model.InboxItem, fields: dict[str, Any], derived_id: DerivedId) -> AuditHead:
-    """Return the head of a command: all but the origin, the time and the bulk action is read from the command itself.
+    """Return the head of a command: all but the request, its origin and its time is read from the command itself.
 
     A command without a head is of an unknown origin. Raises ValueError, TypeError or LookupError for a wrong one.
     """
     given = fields.get("audit") or {"origin": UNKNOWN_ORIGIN}
     details = json.dumps({name: fields[name] for name in _DETAILS if fields.get(name)})
-    at_ms, bulk = given.get("at_ms", 0), fields["bulks"][0] if item.kind == model.BULK else given.get("bulk")
+    at_ms = given.get("at_ms", 0)
     if type(at_ms) is not int or not 0 <= at_ms < END_OF_TIME_MS or len(details) > MAX_DETAILS:
         raise Malformed(f"audit must have an instant and short details, got {given!r:.100}")
     if given["origin"] not in ORIGINS:
@@ -372,7 +372,7 @@ def audit_head(item: model.InboxItem, fields: dict[str, Any], derived_id: Derive
         given["origin"],
         _action(item.kind, fields),
         details,
-        None if bulk is None else str(uuid.UUID(bulk)),
+        str(uuid.UUID(fields["bulks"][0])) if item.kind == model.BULK else None,
         given.get("whole", True) is True,
     )
 

@@ -36,7 +36,7 @@ BackfillOverlap = Literal["allow", "skip", "queue_one", "queue_all", "cancel_run
 #: Names in one request, which has one time-out.
 AT_ONCE = 5_000
 
-_HOW = ("reason", "actor", "origin", "bulk", "timeout", "transactional")
+_HOW = tuple(CommandOptions.__annotations__)
 #: The most schedules of a page, and instants of a preview.
 MOST = 10_000
 
