@@ -39,7 +39,7 @@ from celery_wheel.timing import Backoff
 After = Callable[[Round, float], Wait]
 
 INGEST_S = 0.05
-DISPATCH_S = 0.0015
+DISPATCH_S = 0.002
 SETTLE_S = 0.05
 RELEASE_S = 0.01
 PREFETCH_S = 0.1
