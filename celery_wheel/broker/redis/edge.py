@@ -45,8 +45,8 @@ from celery_wheel.values.log import get_logger
 #: Length of a message's tail, and the text in kombu's messages before the tag that makes each tail unique.
 TAIL_BYTES, TAG = 128, b', "delivery_tag": "'
 
-#: Messages of one LRANGE at most.
-SLICE = 512
+#: Messages of one LRANGE at most, and of the first one of a read: what came before says little of what comes.
+SLICE, FIRST = 512, 64
 
 #: Bytes of the messages that one pipeline publishes, beside its first chunk.
 PIPELINE_BYTES = 4 * 2**20
@@ -301,10 +301,10 @@ class RedisBroker:
         if shard not in self._adopted:
             raise not_adopted(shard)
         with redis_errors(self._server, f"reading the wheel queue of shard {shard}"):
-            size = min(max_count, self._sizes.get(shard, 1))
+            size = min(max_count, self._sizes.pop(shard, 1))  # after a read that failed: one message
             found, more = yield from read_oldest(self._queue_key(shard), max_count, max_bytes, size)
         weight = sum(raw.size if type(raw) is Cut else len(raw) for raw in found)
-        self._sizes[shard] = max(1, min(SLICE, 2 * len(found), max_bytes * len(found) // max(1, weight)))
+        self._sizes[shard] = max(1, min(FIRST, 2 * len(found), max_bytes * len(found) // max(1, weight)))
         return Peeked([self._message(raw) for raw in found], proof_of(found), more)
 
     def trim(self, shard: int, epoch: int, token: object, accepted: int = 0) -> bool:
@@ -331,6 +331,7 @@ class RedisBroker:
     def leave(self, shard: int, epoch: int) -> None:
         if self._adopted.get(shard, epoch + 1) <= epoch:
             self._adopted.pop(shard, None)
+            self._sizes.pop(shard, None)
 
     def await_message(self, shard: int, timeout_ms: int) -> bool:
         """Move the oldest message of the wheel queue to its own place: Redis answers as soon as there is one.

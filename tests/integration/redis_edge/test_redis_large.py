@@ -8,6 +8,7 @@ import redis
 from celery_wheel.broker.reader import QueuedMessageReader
 from celery_wheel.broker.redis import RedisBroker
 from celery_wheel.engine.port import Peeked
+from celery_wheel.errors import BrokerError
 from celery_wheel.store.model import Message, Unreadable
 from tests.contract.edges.peers import QUEUE
 from tests.integration.redis_edge.conftest import Connect, adopted
@@ -78,7 +79,31 @@ def test_a_read_begins_with_what_the_one_before_lets_expect(broker: RedisBroker,
     read(*small)
     read(*[large(number) for number in range(5)])
     read(large(6), *small)
-    assert reads == [7, 1, 1, 1]  # at first slices of 1, 2, 4, … messages; at last one alone, which fills the bound
+    assert reads == [7, 2, 1, 1]  # slices of 1, 2, 4, … messages; of 64 and 128; at last one alone fills the bound
+
+
+def test_a_read_that_asks_for_too_much_is_not_repeated(broker: RedisBroker, client: redis.Redis) -> None:
+    client.lpush(QUEUE, *map(raw, range(100)))
+    peek(broker)
+    client.delete(QUEUE)
+    client.lpush(QUEUE, *map(large, range(64)))
+    client.config_set("client-output-buffer-limit", "normal 5mb 0 0")
+    try:
+        with pytest.raises(BrokerError):
+            peek(broker, max_bytes=150_000)
+        assert len(peek(broker, max_bytes=150_000).arrivals) == 1
+    finally:
+        client.config_set("client-output-buffer-limit", "normal 0 0 0")
+
+
+def test_a_shard_that_is_adopted_anew_is_read_from_one_message(broker: RedisBroker, client: redis.Redis) -> None:
+    client.lpush(QUEUE, *map(raw, range(100)))
+    peek(broker)
+    broker.leave(SHARD, EPOCH)
+    adopted(broker)
+    client.config_resetstat()
+    peek(broker)
+    assert client.info("commandstats")["cmdstat_lrange"]["calls"] == 7
 
 
 @pytest.mark.parametrize("other", [large(2, end="other"), large(2, 200_001), raw(2)], ids=["end", "size", "small"])

@@ -84,9 +84,23 @@ def test_the_next_instant_is_kept_where_the_thread_that_waits_for_the_one_before
     pool.job(lambda: run("other", 0.1, ran.set), "other").wake()
     try:
         assert ran.wait(patience(PATIENCE_S))
-        assert not hang.is_set()
     finally:
         hang.set()
+
+
+def test_a_thread_that_waits_for_the_next_run_of_its_job_ends_with_the_pool() -> None:
+    pool, own = Pool(), list[threading.Thread]()
+
+    def run() -> Wait:
+        own.append(threading.current_thread())
+        wait_until(lambda: pool._leads, "another thread leads")
+        return Wait(60.0, 60.0)
+
+    pool.job(run, "a").wake()
+    wait_until(lambda: pool._watches == 1, "the job's thread waits for its next run")
+    pool.close()
+    own[0].join(patience(PATIENCE_S))
+    assert not own[0].is_alive()
 
 
 def test_jobs_of_the_grid_pass_one_that_hangs(pool: Pool) -> None:
