@@ -13,7 +13,8 @@
     settle      when dispatch has confirmed a chunk, at most every 50 ms
     announce    when tasks were cancelled; its call may hang, so neither another job nor ``stop`` waits for it
     keep_house  after a busy round it pauses as long as the round took, or nine times as long while tasks are
-                dispatched, which need the store too; else after 10 s, or after a minute where no task was dispatched
+                dispatched, which need the store too; else after 10 s, or after a minute where for two minutes no task
+                was dispatched and no round was busy: a change of the key ends with idle rounds, of which one waits
     inboxes     for all shards, when a writer rings the store's bell; else every ``poll_ms``
 
 A round has a fixed cost, 1 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches. On
@@ -22,6 +23,7 @@ Redis the rounds of ingest, dispatch and settle of all shards run in step, and p
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,6 +45,7 @@ DISPATCH_S = 0.002
 SETTLE_S = 0.05
 RELEASE_S = 0.01
 PREFETCH_S = 0.1
+HOUSE_S, IDLE_HOUSE_S, RESTS_S = 10.0, 60.0, 120.0
 
 BACK_OFF_FIRST_S, BACK_OFF_MOST_S = 0.1, 2.0
 
@@ -85,6 +88,7 @@ class ShardJobs:
         self._now_s = pool.now_s
         self._poll_ms = poll_ms
         self._dispatched = 0  #: the count when the last round of ``keep_house`` ended
+        self._worked_s = -math.inf  #: when one of its rounds last had work, or tasks were dispatched before it
         self._tend_s = tend_s(lease_ms)
         self._renewed_s: float | None = None  #: when ``renew`` last renewed the lease; None where ``tend`` has to act
         plan: dict[str, tuple[Callable[[], RoundSteps], After]] = {
@@ -205,9 +209,13 @@ class ShardJobs:
 
     def _after_housekeeping(self, round_: Round, took_s: float) -> Wait:
         before, self._dispatched = self._dispatched, self.engine.stats.dispatched
-        share, idle_s = (9, 10.0) if self._dispatched > before else (1, 60.0)
-        wait_s = share * took_s if round_ is Round.BUSY else idle_s
-        return Wait(wait_s, wait_s)
+        now_s, dispatches = self._now_s(), self._dispatched > before
+        if dispatches or round_ is Round.BUSY:
+            self._worked_s = now_s
+        if round_ is Round.BUSY:
+            wait_s = (9 if dispatches else 1) * took_s
+            return Wait(wait_s, wait_s)
+        return Wait(0.0, HOUSE_S if now_s < self._worked_s + RESTS_S else IDLE_HOUSE_S)
 
 
 class Runner:

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from celery_wheel.engine.engine import Engine
-from celery_wheel.engine.pool import Pool
+from celery_wheel.engine.pool import Pool, Wait
 from celery_wheel.engine.round import Round, run_round
 from celery_wheel.engine.runner import Runner, renew
 from celery_wheel.engine.stats import Stats
@@ -301,3 +301,24 @@ def test_an_epoch_that_the_broker_has_passed_names_the_copy(rig: Rig, caplog: py
     for _ in range(10):
         rig.run("tend", after_ms=10_000)
     assert rig.engine.held
+
+
+def test_housekeeping_rests_for_a_minute_once_it_has_had_no_work_for_two_and_an_adoption_wakes_it(rig: Rig) -> None:
+    """A change of the key ends with idle rounds, of which one comes a minute after the last row."""
+    pool = Pool()
+    with mock.patch.object(pool, "now_s", return_value=1_000.0) as now_s:
+        [shard] = Runner(rig.engine, lease_ms=5_000, poll_ms=100, pool=pool).shards
+
+        def waits(round_: Round, after_s: float, dispatched: int = 0) -> Wait:
+            now_s.return_value += after_s
+            rig.engine.stats.add(dispatched=dispatched)
+            return shard._after_housekeeping(round_, 0.5)
+
+        assert waits(Round.IDLE, 0) == Wait(0.0, 60.0)
+        assert waits(Round.BUSY, 60) == Wait(0.5, 0.5)
+        assert waits(Round.IDLE, 0.5) == Wait(0.0, 10.0)
+        assert waits(Round.IDLE, 110) == Wait(0.0, 10.0)
+        assert waits(Round.IDLE, 10) == Wait(0.0, 60.0)
+        assert waits(Round.BUSY, 60, dispatched=1) == Wait(4.5, 4.5)
+        assert waits(Round.IDLE, 60, dispatched=1) == Wait(0.0, 10.0)
+    pool.close()
