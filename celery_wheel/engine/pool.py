@@ -3,8 +3,8 @@
 ::
 
     leader   the one thread that waits for the next instant; it takes what is due, and another thread leads
-    watch    a thread whose job is due again before the leader's instant waits for it, so that the leader is not woken
-    spare    threads that wait to lead; a job that has no thread gets a new one
+    spare    threads that wait to lead; one whose job is due again before the leader's instant waits until then, so that
+             the leader is not woken; a job that has no thread gets a new one
 
 A job never waits for the call of another job: before a thread runs a job, another thread leads, or is started. Where
 the system gives no more threads, jobs wait for those that there are.
@@ -110,7 +110,6 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instant = threading.Condition(self._lock)  #: the leader waits
-        self._watch = threading.Condition(self._lock)  #: watches wait
         self._follow = threading.Condition(self._lock)  #: spare threads wait
         self._ended = threading.Condition(self._lock)  #: those who join a job wait
         self._timers: list[tuple[float, int, bool, Job]] = []  #: instant, serial, whether it is on the grid, job
@@ -124,9 +123,9 @@ class Pool:
         self._stuck: list[Stuck] = []
         self.failure: tuple[str, BaseException] | None = None  #: the first job that raised, by name, and its error
         self._leads = self._closed = False
-        self._instants: list[float] = []  #: until which the leader and the watches wait
+        self._instants: list[float] = []  #: until which the leader and the spare threads wait
         self._promoted = 0  #: threads that are about to lead
-        self._threads = self._watches = self._spares = 0
+        self._threads = self._spares = 0
         self._job_of_thread = threading.local()  #: ``name``: of the last job that the thread began
 
     @staticmethod
@@ -190,8 +189,8 @@ class Pool:
 
     def _end(self) -> None:
         self._closed = True
-        for waiting in (self._instant, self._watch, self._follow):
-            waiting.notify_all()
+        self._instant.notify_all()
+        self._follow.notify_all()
 
     def _schedule(self, job: Job, at_s: float, *, on_grid: bool = False) -> None:
         job.at_s = at_s
@@ -254,8 +253,6 @@ class Pool:
         self._promoted = 1
         if self._spares:
             self._follow.notify()
-        elif self._watches:
-            self._watch.notify()
         else:
             try:
                 threading.Thread(target=self._work, name="wheel-pool", daemon=True).start()
@@ -290,14 +287,9 @@ class Pool:
             elif not self._leads:
                 self._lead()
                 goes_on = False
-            elif self._is_unwatched():
-                self._watches += 1
-                self._wait(self._watch)
-                self._watches -= 1
-                self._promoted, goes_on = 0, False
-            elif self._spares < 2:
+            elif self._is_unwatched() or self._spares < 2:
                 self._spares += 1
-                self._follow.wait()
+                self._wait(self._follow, self._next_s() if self._is_unwatched() else math.inf)
                 self._spares -= 1
                 self._promoted, goes_on = 0, False
             else:
@@ -325,11 +317,10 @@ class Pool:
 
     def _lead(self) -> None:
         self._leads = True
-        self._wait(self._instant)
+        self._wait(self._instant, self._next_s())
         self._leads = False
 
-    def _wait(self, waiting: threading.Condition) -> None:
-        at_s = self._next_s()
+    def _wait(self, waiting: threading.Condition, at_s: float) -> None:
         self._instants.append(at_s)
         waiting.wait(min(LONGEST_S, max(0.0, at_s - self.now_s())))
         self._instants.remove(at_s)

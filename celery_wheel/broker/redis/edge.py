@@ -74,8 +74,8 @@ class Proof(NamedTuple):
     tail: int
 
 
-def read_oldest(key: str, max_count: int, max_bytes: int, size: int = 1) -> Operation[tuple[list[bytes], bool]]:
-    """Return the oldest messages, and whether the queue has more than the bounds allow.
+def read_oldest(key: str, max_count: int, max_bytes: int, size: int) -> Operation[tuple[list[bytes], bool, int]]:
+    """Return the oldest messages, whether the queue has more than the bounds allow, and the bytes that were weighed.
 
     The list is read in slices from the old end, the first of ``size``, each up to twice the one before, so that large
     messages are not read far beyond the bounds; a far too large one counts with its whole size, and is a ``Cut``. The
@@ -88,14 +88,14 @@ def read_oldest(key: str, max_count: int, max_bytes: int, size: int = 1) -> Oper
         for raw in reversed(slice_):
             weight += raw.size if type(raw) is Cut else len(raw)
             if found and weight > max_bytes:
-                return found, True
+                return found, True, weight
             found.append(raw)
         if len(slice_) < size:
-            return found, False
+            return found, False, weight
         fitting = (max_bytes - weight) * len(found) // max(1, weight)
         size = max(1, min(2 * size, SLICE, max_count - len(found), fitting))
     length: int = yield RedisRequest(methodcaller("llen", key))
-    return found, length > len(found)
+    return found, length > len(found), weight
 
 
 def proof_of(found: Sequence[bytes]) -> Proof:
@@ -302,8 +302,7 @@ class RedisBroker:
             raise not_adopted(shard)
         with redis_errors(self._server, f"reading the wheel queue of shard {shard}"):
             size = min(max_count, self._sizes.pop(shard, 1))  # after a read that failed: one message
-            found, more = yield from read_oldest(self._queue_key(shard), max_count, max_bytes, size)
-        weight = sum(raw.size if type(raw) is Cut else len(raw) for raw in found)
+            found, more, weight = yield from read_oldest(self._queue_key(shard), max_count, max_bytes, size)
         self._sizes[shard] = max(1, min(FIRST, 2 * len(found), max_bytes * len(found) // max(1, weight)))
         return Peeked([self._message(raw) for raw in found], proof_of(found), more)
 

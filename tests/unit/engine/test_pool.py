@@ -97,7 +97,7 @@ def test_a_thread_that_waits_for_the_next_run_of_its_job_ends_with_the_pool() ->
         return Wait(60.0, 60.0)
 
     pool.job(run, "a").wake()
-    wait_until(lambda: pool._watches == 1, "the job's thread waits for its next run")
+    wait_until(lambda: pool._spares == 1, "the job's thread waits for its next run")
     pool.close()
     own[0].join(patience(PATIENCE_S))
     assert not own[0].is_alive()
