@@ -229,7 +229,7 @@ class FencingBroker(WheelQueue, Protocol):
 
     def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Make calls for several shards at once: each is an edge of this server, ``publish``, ``peek`` or ``trim``, and
-        its arguments. Returns an answer or an error for each; raises BrokerError where all answers are lost."""
+        its arguments. Returns an answer or an error for each."""
 
     def publish(self, chunk: Chunk) -> Published:
         """Put the rows, in order, into their queues and move the lane's offset from ``after`` to ``upto``."""

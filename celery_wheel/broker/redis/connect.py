@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from operator import methodcaller
 from typing import Any, NamedTuple, TypeVar, cast
 
 import redis
@@ -91,6 +92,13 @@ def redis_errors(server: str, doing: str) -> Iterator[None]:
         raise BrokerError(describe(server, doing, error)) from error
 
 
+def is_silent(answer: Any) -> bool:
+    """Whether an answer is the error of a server that did not give one."""
+    return isinstance(answer, BrokerError) and isinstance(
+        answer.__cause__, (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+    )
+
+
 def refuses_command(error: exceptions.ResponseError) -> bool:
     """Whether the server, or a proxy before it, does not serve a command; no state of the server is the cause."""
     return _code_of(error) in (None, "NOPERM")
@@ -144,16 +152,17 @@ class Script:
         self, client: Redis, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]
     ) -> tuple[str, Any]:
         """Run the script; returns the first word of its answer and, where the answer has one, its value."""
-        found: tuple[str, Any] = self.request(keys, args).run(client)
-        return found
+
+        def alone() -> Operation[tuple[str, Any]]:
+            found: tuple[str, Any] = yield self.request(keys, args)
+            return found
+
+        return ask(client, alone())
 
     def request(self, keys: Sequence[str | bytes], args: Sequence[str | bytes | int]) -> RedisRequest:
         """Return the same call as a request, with the same answer."""
-
-        def send(client: Any) -> Any:
-            return client.evalsha(self.sha, len(keys), *keys, *args)
-
-        return RedisRequest(send, _read, lambda client: client.eval(self.text, len(keys), *keys, *args))
+        call = len(keys), *keys, *args
+        return RedisRequest(methodcaller("evalsha", self.sha, *call), _read, methodcaller("eval", self.text, *call))
 
 
 def _read(answer: Any) -> tuple[str, Any]:
@@ -169,18 +178,11 @@ _Result = TypeVar("_Result")
 
 
 class RedisRequest(NamedTuple):
-    """A request of an operation, to be sent by itself or in a pipeline."""
+    """A request of an operation."""
 
-    send: Callable[[Any], Any]  #: takes a client, which answers, or a pipeline
+    send: Callable[[Any], Any]  #: takes a pipeline
     read: Callable[[Any], Any] = _as_it_is
-    again: Callable[[Redis], Any] = _as_it_is  #: sends the whole text of a script that the server does not know
-
-    def run(self, client: Redis) -> Any:
-        """Send the request by itself; returns its answer."""
-        try:
-            return self.read(self.send(client))
-        except NoScriptError:
-            return self.read(self.again(client))
+    again: Callable[[Any], Any] | None = None  #: sends the whole text of a script that the server does not know
 
 
 #: An operation: yields its requests, one after the other, and returns its result.
@@ -189,21 +191,10 @@ Operation = Generator[RedisRequest, Any, _Result]
 
 def ask(client: Redis, operation: Operation[_Result]) -> _Result:
     """Make the requests of an operation; returns its result."""
-    answer: Any = None
-    try:
-        while True:
-            request = operation.throw(answer) if isinstance(answer, Exception) else operation.send(answer)
-            answer = _made(client, request)
-    except StopIteration as end:
-        return cast(_Result, end.value)
-
-
-def _made(client: Redis, request: RedisRequest) -> Any:
-    """Return the answer of a request, or its error."""
-    try:
-        return request.run(client)
-    except Exception as error:
-        return error
+    [found] = ask_all(client, [operation])
+    if isinstance(found, Exception):
+        raise found
+    return cast(_Result, found)
 
 
 def ask_all(client: Redis, operations: Sequence[Operation[Any]]) -> list[Any]:
@@ -217,12 +208,12 @@ def ask_all(client: Redis, operations: Sequence[Operation[Any]]) -> list[Any]:
     def go_on(number: int, answer: Any) -> None:
         operation = operations[number]
         try:
-            if isinstance(answer, Exception):
-                requests[number] = operation.throw(answer)
-            else:
-                requests[number] = operation.send(answer)
+            go = operation.throw if isinstance(answer, Exception) else operation.send
+            requests[number] = go(answer)
         except StopIteration as end:
             results[number] = end.value
+        except BrokerError as error:  # its frames hold the call's messages, and would hold themselves
+            results[number] = error.with_traceback(None)
         except Exception as error:
             results[number] = error
 
@@ -233,9 +224,13 @@ def ask_all(client: Redis, operations: Sequence[Operation[Any]]) -> list[Any]:
         requests.clear()
         for request in sent.values():
             request.send(pipeline)
-        for (number, request), answer in zip(sent.items(), pipeline.execute(raise_on_error=False), strict=True):
-            if isinstance(answer, NoScriptError):
-                go_on(number, _made(client, request))
+        try:
+            answers = pipeline.execute(raise_on_error=False)
+        except (exceptions.RedisError, OSError) as error:  # of the connection: of each operation
+            answers = [error.with_traceback(None)] * len(sent)
+        for (number, request), answer in zip(sent.items(), answers, strict=True):
+            if isinstance(answer, NoScriptError) and request.again is not None:
+                requests[number] = request._replace(send=request.again, again=None)
             else:
                 go_on(number, answer if isinstance(answer, Exception) else request.read(answer))
     return results

@@ -34,7 +34,7 @@ from celery_wheel.broker.redis.publish import publish_call
 from celery_wheel.broker.redis.replies import END, Cut
 from celery_wheel.broker.redis.routing import Bindings, RedisRouter
 from celery_wheel.engine.port import BrokerOffset, Chunk, ConfirmedChunk, Peeked, Published, PublishResult
-from celery_wheel.errors import Fenced, OffsetLost, StoreConflict
+from celery_wheel.errors import BrokerError, Fenced, OffsetLost, StoreConflict
 from celery_wheel.store.model import Message, Position, Unreadable
 from celery_wheel.store.ports import StoreIdentity
 from celery_wheel.store.store_model import EPOCH_LEAP
@@ -244,13 +244,14 @@ class RedisBroker:
         self._change(shard, epoch, f"setting the accepted messages of shard {shard}", [], fields)
 
     def together(self, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Make the calls by pipelines: each edge prepares its own, and this one sends them."""
+        """Make the calls by pipelines, up to one that the server does not answer: each edge prepares its own."""
         found = list[Any]()
         for some in weighed_parts(calls, _bytes_to_publish, PIPELINE_BYTES):
-            with redis_errors(self._server, f"reading and publishing for {len(some)} shards"):
-                operations = [edge._operations[name](*arguments) for edge, name, *arguments in some]
-                found += connect.ask_all(self._client, operations)
-        return found
+            found += connect.ask_all(self._client, [edge._operations[name](*given) for edge, name, *given in some])
+            if all(map(connect.is_silent, found[-len(some) :])):
+                break
+        unasked = BrokerError(f"{self._server} has not answered other shards; nothing was sent")
+        return found + [unasked] * (len(calls) - len(found))
 
     @property
     def _operations(self) -> dict[str, Callable[..., Operation[Any]]]:

@@ -90,12 +90,31 @@ def test_a_server_that_lost_its_scripts_gets_them_again(
     assert sorted(pushed(client)) == [1, 2]
 
 
-def test_a_server_that_is_gone_fails_the_whole_call(own_server: RedisServer, connect: Connect) -> None:
+def test_a_server_that_is_gone_fails_each_call_and_is_asked_once(
+    own_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other = adopted(connect(own_server)), connect(own_server)
     other.adopt(OTHER, EPOCH)
     own_server.kill()
-    with pytest.raises(BrokerError, match="publishing for 2 shards"):
-        one.together([publishing(one, SHARD, 1), publishing(other, OTHER, 2)])
+    calls = [publishing(one, SHARD, 1), publishing(other, OTHER, 2)]
+    for answer, shard in zip(one.together(calls), (SHARD, OTHER), strict=True):
+        assert isinstance(answer, BrokerError)
+        assert f"of shard {shard}" in str(answer)
+    monkeypatch.setattr(edge, "PIPELINE_BYTES", 1)
+    first, second = one.together(calls)
+    assert f"of shard {SHARD}" in str(first)
+    assert "has not answered other shards; nothing was sent" in str(second)
+
+
+def test_a_call_that_the_server_refuses_keeps_no_other_back(
+    edges: tuple[RedisBroker, RedisBroker], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = edges
+    monkeypatch.setattr(edge, "PIPELINE_BYTES", 1)
+    client.set(one._offset_key(SHARD), "no hash")
+    refused, published = one.together([publishing(one, SHARD, 1), publishing(other, OTHER, 2)])
+    assert isinstance(refused, BrokerError)
+    assert published.result is PublishResult.PUBLISHED
 
 
 def test_a_pipeline_has_a_bound(
