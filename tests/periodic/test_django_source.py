@@ -282,6 +282,18 @@ def test_a_look_that_was_not_followed_is_read_again(three: Tables) -> None:
     assert three.source.read() is None
 
 
+def test_an_edit_has_the_instant_at_which_it_was_seen(three: Tables) -> None:
+    ten()
+    seen_ms = three.now_ms()
+    for _ in range(3):
+        changes = three.source.read()
+        assert changes is not None
+        edited_ms = changes.entries["a"].edited_ms
+        assert edited_ms is not None
+        assert seen_ms <= edited_ms < seen_ms + 30_000, "it is followed a minute later"
+        three.ahead_ms += 60_000
+
+
 def test_names_that_are_swapped_over_two_pages_are_not_deleted_twice(many: Tables) -> None:
     store = {f"n{n}" for n in range(MANY)} | {"a"}
     many.source.reset()
@@ -304,9 +316,12 @@ def test_a_change_of_very_many_is_found_by_a_lap(many: Tables, monkeypatch: pyte
     monkeypatch.setattr(django_source, "MANY", 10)
     PeriodicTask.objects.filter(name__startswith="n1").update(queue="mail", date_changed=timezone.now())
     PeriodicTasks.update_changed()
+    seen_ms = many.now_ms()
     first = many.source.read()
     assert first is not None
+    many.ahead_ms = 60_000
     changes = many.read()
+    assert all(seen_ms <= (one.edited_ms or 0) < seen_ms + 30_000 for one in changes.entries.values())
     assert len({*first.entries, *changes.entries}) == sum(f"n{n}".startswith("n1") for n in range(MANY))
 
 

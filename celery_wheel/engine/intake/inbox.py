@@ -109,7 +109,7 @@ class ScheduleCommand(Asked):
     upto_ms: int | None = None
     every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
     overlap: str | None = None  #: backfill: the policy for its runs; None: that of the schedule
-    after_ms: dict[str, int] = field(default_factory=dict)  #: a schedule that has made nothing begins after it
+    after_ms: dict[str, int] = field(default_factory=dict)  #: by name: a schedule begins, or goes on, after it
     payload: bytes = field(default=b"", repr=False)  #: as it was read
     results: dict[str, Any] = field(default_factory=dict)  #: of names that other shards have carried out
 

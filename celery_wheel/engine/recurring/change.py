@@ -4,7 +4,8 @@
 
     create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now,
-                                    and a skip of the unmade instants up to now; of a schedule that has made nothing
+                                    or after the instant at which a source has seen the edit, if none was made since;
+                                    and a skip of the unmade instants up to it; of a schedule that has made nothing
                                     yet, as for create
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
@@ -269,8 +270,9 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].at_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
-            begins_ms = None if made else self.command.after_ms.get(schedule.name)
-            after_ms = self._published_upto(too_late) if begins_ms is None else begins_ms
+            after_ms, begins_ms = self._published_upto(too_late), self.command.after_ms.get(schedule.name)
+            if begins_ms is not None:
+                after_ms = min(after_ms, max(begins_ms, schedule.last_ms or 0)) if made else begins_ms
             next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
             self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade

@@ -36,11 +36,13 @@ _DTSTART = re.compile(r"DTSTART:\d{8}").sub
 class SourceEntry:
     """An entry of a source; ``document`` is its definition.
 
-    A schedule that has made nothing begins after ``after_ms``: the last instant that another scheduler has sent.
+    A schedule that has made nothing begins after ``after_ms``: the last instant that another scheduler has sent. One
+    that has goes on after ``edited_ms``, when the edit was seen: an edit of a crontab of 100,000 rows takes a while.
     """
 
     document: Document
     after_ms: int | None = None
+    edited_ms: int | None = None  #: None: now
 
 
 @dataclass(slots=True)

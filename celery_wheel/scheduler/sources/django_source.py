@@ -25,6 +25,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -98,13 +99,14 @@ class DjangoSource:
         self._schedules: dict[str, dict[int, int]] = {}  #: kind → id → hash of the row
         self._expires: dict[int, int] = {}  #: of the enabled tasks: id → expires
         self._expiring: list[tuple[int, int]] = []  #: heap of (expires, id), also former ones until the end of a lap
-        self._line: dict[int, None] = {}  #: ids that are read next, in this order
-        self._unfollowed: list[int] = []  #: ids of the last look, and names that are gone, until it was followed
+        self._line: dict[int, int | None] = {}  #: ids that are read next, in this order → when an edit was seen
+        self._unfollowed: dict[int, int | None] = {}  #: those of the last look, and names that are gone, until then
         self._gone: list[str] = []
         self._marker: Any = None
         self._is_open = self.is_followed = False
         self._after = 0  #: id after which the lap goes on
         self._laps_at_once = 1
+        self._hurried_ms: int | None = None  #: when an edit was seen for which laps are made at once
         self._page_at_s = 0.0
         self._is_unexplained = False  #: the marker has changed, and nothing else that was looked at
 
@@ -122,10 +124,10 @@ class DjangoSource:
         for pk in self._unfollowed:  # a look that was not followed, or has failed
             self._marks.pop(pk, None)
         self._put_first(self._unfollowed)
-        self._unfollowed = []
+        self._unfollowed = {}
         self._remove(self._finished)
         self._finished = []
-        self._put_first(self._expired())
+        self._put_first(dict.fromkeys(self._expired()))
         if marker != self._marker:
             self._find_changes(self._marker)
             self._marker = marker
@@ -146,7 +148,7 @@ class DjangoSource:
         return None
 
     def followed(self) -> None:
-        self._is_open, self._unfollowed, self._gone = True, [], []
+        self._is_open, self._unfollowed, self._gone = True, {}, []
         self.is_followed = self.is_followed or not self.has_more
 
     def finish(self, ids: list[int]) -> None:
@@ -165,17 +167,19 @@ class DjangoSource:
     def _hurry(self) -> None:
         """Read each task once from now on: the rest of this lap, and the next one, or it alone."""
         self._laps_at_once = 2 if self._after else 1
+        self._hurried_ms = self._now_ms()
 
-    def _put_first(self, ids: Iterable[int]) -> None:
-        first = dict.fromkeys(ids)
-        self._line = {**first, **{pk: None for pk in self._line if pk not in first}} if first else self._line
+    def _put_first(self, first: Mapping[int, int | None]) -> None:
+        if first:
+            self._line = {**first, **{pk: seen_ms for pk, seen_ms in self._line.items() if pk not in first}}
 
     def _find_changes(self, before: Any) -> None:
         found = self._saved(before)
         found += self._uncounted(found)
         if sum(map(len, self._schedules.values())) <= FEW or not (found or self._gone):
             found += self._of_changed_schedules()
-        self._put_first(found[:MANY])
+        now_ms = self._now_ms()
+        self._put_first({pk: self._line.get(pk) or now_ms for pk in found[:MANY]})
         self._is_unexplained = not (found or self._gone)
         if len(found) > MANY:
             self._hurry()
@@ -183,21 +187,23 @@ class DjangoSource:
     def _read_line(self, entries: dict[str, SourceEntry]) -> None:
         ids = list(islice(self._line, PAGE))
         for part in parts(ids, IDS):
-            self._add(entries, self._reader.marks(self._enabled().filter(pk__in=part)))
+            self._add(entries, self._reader.marks(self._enabled().filter(pk__in=part)), self._line.get)
         for pk in ids:
             del self._line[pk]
 
     def _read_page(self, entries: dict[str, SourceEntry]) -> None:
         size = PAGE if self._laps_at_once else 2 * PAGE  # at leisure, since most of it has not changed
         marks = self._reader.marks(self._enabled().filter(pk__gt=self._after).order_by("pk")[:size])
-        self._add(entries, marks)
+        self._add(entries, marks, lambda _: self._hurried_ms)
         self._page_at_s = self._monotonic_s() + FULL_READ_S / (len(self._names) // (2 * PAGE) + 1)
         if len(marks) == size:
             self._after = max(marks)
             return
-        self._put_first(self._uncounted())
+        self._put_first(dict.fromkeys(self._uncounted()))
         self._expiring = sorted((expires_ms, pk) for pk, expires_ms in self._expires.items())
         self._after, self._laps_at_once = 0, max(0, self._laps_at_once - 1)
+        if not self._laps_at_once:
+            self._hurried_ms = None
 
     def _saved(self, before: Any) -> list[int]:
         saved = self._tasks.all() if before is None else self._tasks.filter(date_changed__gte=before - OVERLAP)
@@ -246,7 +252,9 @@ class DjangoSource:
 
     # -- what is known ---------------------------------------------------------------------------------
 
-    def _add(self, entries: dict[str, SourceEntry], marks: Mapping[int, int]) -> None:
+    def _add(
+        self, entries: dict[str, SourceEntry], marks: Mapping[int, int], seen_ms: Callable[[int], int | None]
+    ) -> None:
         over: list[TaskColumns] = []
         changed = [pk for pk, mark in marks.items() if self._marks.get(pk) != mark]
         for part in parts(changed, IDS):
@@ -255,14 +263,14 @@ class DjangoSource:
                     over.append(task.columns)
                 else:
                     self._know(task, marks[task.pk])
-                    entries[task.name] = task.entry
+                    self._unfollowed[task.pk] = edited_ms = seen_ms(task.pk)
+                    entries[task.name] = replace(task.entry, edited_ms=edited_ms)
         self._disable([row.pk for row in over if row.one_off and row.total_run_count], total_run_count=0)
         self._disable([row.pk for row in over if not (row.one_off and row.total_run_count)])
         self._remove([row.pk for row in over])
 
     def _know(self, task: TableTask, mark: int) -> None:
         pk, row = task.pk, task.columns
-        self._unfollowed.append(pk)
         before, self._names[pk] = self._names.get(pk), task.name
         if before not in (None, task.name):
             self._gone.append(str(before))

@@ -4,6 +4,7 @@ import dbm
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -160,6 +161,21 @@ def test_a_schedule_that_has_run_goes_on_from_now(rig: FollowerRig) -> None:
     next_ms = rig.stored("a").next_ms
     assert next_ms is not None
     assert 90_000 < next_ms - NOW_MS <= 91_500
+
+
+@pytest.mark.parametrize(
+    ("edited_s", "next_s"),
+    [(3_635, 3_640), (3_590, 3_620), (7_000, 3_680)],
+    ids=["after the last instant", "before it", "by a clock that is ahead"],
+)
+def test_an_edit_that_is_followed_late_applies_from_when_it_was_seen(
+    rig: FollowerRig, edited_s: int, next_s: int
+) -> None:
+    rig.app.task(report, name="app.report", shared=False)
+    rig.follow(a=entry(3_600_000))
+    assert len(rig.wheel.advance(3_670)) == 1
+    rig.follow(a=replace(entry(20_000), edited_ms=NOW_MS + edited_s * 1_000))
+    assert rig.stored("a").next_ms == NOW_MS + next_s * 1_000
 
 
 def test_an_entry_that_the_wheel_has_not_run_goes_back_as_it_came(rig: FollowerRig) -> None:
