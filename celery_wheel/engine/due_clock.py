@@ -103,8 +103,8 @@ class DueClock:
     def monotonic_ms(self) -> int:
         return self._clock.monotonic_ms()
 
-    def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        self._clock.wait_until(condition, monotonic_until_ms)
+    def seconds_until(self, monotonic_ms: int) -> float:
+        return self._clock.seconds_until(monotonic_ms)
 
     def wall_ms(self) -> int:
         """Return this host's wall clock: for instants that other processes compare with theirs."""
@@ -159,15 +159,13 @@ class DueClock:
         return reading
 
     def _wall_offset_ms(self) -> int:
-        """Return the wall clock less the monotonic clock, never too large: the wall clock is read first."""
-        best_ms, took_least_ms = 0, None
-        for _ in range(5):  # attempts to read both clocks at one instant; another thread may run in between
+        """Return the wall clock less the monotonic clock, never too large: the wall clock is read first, and of the
+        readings that took the least time, since another thread may run in between, the smallest counts."""
+        found = []
+        for _ in range(5):
             began_ms, wall_ms, ended_ms = self._clock.monotonic_ms(), self._clock.now_ms(), self._clock.monotonic_ms()
-            if took_least_ms is None or ended_ms - began_ms < took_least_ms:
-                best_ms, took_least_ms = wall_ms - ended_ms, ended_ms - began_ms
-            if not took_least_ms:
-                break
-        return best_ms
+            found.append((ended_ms - began_ms, wall_ms - ended_ms))
+        return min(found)[1]
 
     def _compare(self, reading: _ClockReading | None) -> bool:
         """Follow the wall clock, dispute it or find it near; returns False where a better reading could decide."""

@@ -18,7 +18,8 @@
     inboxes     for all shards, when a writer rings the store's bell; else every ``poll_ms``
 
 A round has a fixed cost, 1 ms of CPU for a commit: a message alone is taken at once, a steady stream in batches. On
-Redis the rounds of ingest, dispatch and settle of all shards run in step, and pay that cost once: see ``shared``.
+Redis the rounds of ingest, dispatch and settle of all shards run in step, and pay that cost once; the pauses of
+dispatch and settle are longer then: see ``shared``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from celery_wheel.timing import Backoff
 After = Callable[[Round, float], Wait]
 
 INGEST_S = 0.05
-DISPATCH_S = 0.002
+DISPATCH_S = 0.0025
 SETTLE_S = 0.05
 RELEASE_S = 0.01
 PREFETCH_S = 0.1
@@ -56,8 +57,9 @@ UNTIL_WOKEN = Wait()
 PATIENT = ("announce", "listen")
 
 #: Activities whose rounds make their calls together, where all shards have one Redis (see ``shared``). Other brokers
-#: publish and trim message by message, and one shard's calls would delay all others.
-SHARED = ("ingest", "dispatch", "settle")
+#: publish and trim message by message, and one shard's calls would delay all others. The value: whether its pause may
+#: be longer; a message that is not accepted yet may be due.
+SHARED = {"ingest": False, "dispatch": True, "settle": True}
 
 
 def tend_s(lease_ms: int) -> float:
@@ -198,8 +200,9 @@ class ShardJobs:
         return AT_ONCE if round_ is Round.BUSY else Wait(PREFETCH_S, longest_s)
 
     def _after_dispatch(self, round_: Round, took_s: float) -> Wait:
-        busy = round_ is Round.BUSY
-        return Wait(pause_s(DISPATCH_S, took_s) if busy else 0.0, self.engine.wait_ms(was_busy=busy) / 1_000)
+        busy, clock = round_ is Round.BUSY, self.engine.clock
+        until_ms = clock.monotonic_ms() + self.engine.wait_ms(was_busy=busy)
+        return Wait(pause_s(DISPATCH_S, took_s) if busy else 0.0, clock.seconds_until(until_ms))
 
     def _after_release(self, round_: Round, took_s: float) -> Wait:
         """Release again after a pause, as dispatch does: one commit moves many rows."""
@@ -226,7 +229,7 @@ class Runner:
         self.pool = pool or Pool()
         rng = random.Random()  # noqa: S311 - jitter, no secret
         share = len(engines) > 1 and all(one.ctx.broker.fences for one in engines)
-        shared = {name: SharedRounds(self.pool, name) for name in SHARED} if share else {}
+        shared = {name: SharedRounds(self.pool, name, stretches=SHARED[name]) for name in SHARED} if share else {}
         for one in engines if share else ():  # messages of all shards are in memory at the same time
             most = max(2**20, one.ctx.limits.intake_bytes // len(engines))
             one.ctx.limits = replace(one.ctx.limits, intake_bytes=most)

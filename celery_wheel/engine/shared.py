@@ -9,7 +9,8 @@
 
 The fixed cost of a round, mostly a commit, is paid once for all shards. Rounds are at the same step because they begin
 together: a shard that has work within the pause waits for its end, as a message of the same shard does. A round's time
-is its part of the time of all: a pause depends on the work, not on the number of shards.
+is its part of the time of all: a pause depends on the work. Where it may be longer, it is so by the square root of the
+number of rounds, which makes the sum of lateness and of the costs of rounds the least.
 
 Each round stays the round of its own shard: its own state, epoch, error and back-off. A call whose server is silent
 delays all shards of the process, which have the same server.
@@ -39,6 +40,7 @@ class ShardPart:
         self.call: SharedCall | None = None  #: for which it waits
         self.result = Round.IDLE
         self.took_s = 0.0
+        self.together = 1  #: rounds that have shared a call with this one, itself included
 
     def step(self) -> None:
         """Note progress, as the job does."""
@@ -62,8 +64,9 @@ class ShardPart:
 
 
 class SharedRounds:
-    def __init__(self, pool: Pool, name: str) -> None:
+    def __init__(self, pool: Pool, name: str, *, stretches: bool) -> None:
         self.job: Job = pool.job(self._run, name)
+        self._stretches = stretches  #: the pause may be longer
         self._pool = pool
         self._parts: list[ShardPart] = []
         self._not_before_s = 0.0
@@ -93,7 +96,7 @@ class SharedRounds:
         if now_s >= self._not_before_s:
             for one in self._parts:
                 if one.steps is None and one.begins_s() <= now_s:
-                    one.is_woken, one.took_s, one.result = False, 0.0, Round.IDLE
+                    one.is_woken, one.took_s, one.result, one.together = False, 0.0, Round.IDLE, 1
                     one.steps = one.begin()
         if running := self._running():
             self._advance(running)
@@ -115,7 +118,9 @@ class SharedRounds:
         for one in running:
             one.took_s += (now_s - began_s) / len(running)
             if one.call is None:
-                self._end(one, now_s)
+                self._end(one)
+            else:
+                one.together = max(one.together, len(calls[one.call]))
 
     def _next_call(self, one: ShardPart) -> SharedCall | None:
         one.call = None
@@ -128,8 +133,11 @@ class SharedRounds:
                 break
         return one.call
 
-    def _end(self, one: ShardPart, now_s: float) -> None:
+    def _end(self, one: ShardPart) -> None:
         one.steps, wait = None, one.end(one.result, one.took_s)
+        now_s = self._pool.now_s()  # after its wait was computed: the wait may be for an instant
+        if self._stretches and one.result is not Round.FAILED:
+            wait = wait._replace(least_s=wait.least_s * math.sqrt(one.together))
         one.not_before_s, one.at_s = now_s + wait.least_s, now_s + longest_s(wait)
         if one.at_s - now_s >= GRID_S:
             one.at_s = self._pool.on_grid(one.at_s)

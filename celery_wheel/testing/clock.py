@@ -8,7 +8,6 @@ and jumps from due instant to due instant. A jump moves an active freezer: ``dat
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,7 @@ from celery_wheel.values.instants import ceil_ms, ms_of, utc
 
 
 class VirtualClock:
-    """Implements ``timing.Clock``; its waits return at once."""
+    """Implements ``timing.Clock``."""
 
     def __init__(self) -> None:
         self._moved = timedelta()
@@ -41,8 +40,9 @@ class VirtualClock:
         self._last = now
         return self._monotonic // timedelta(milliseconds=1)
 
-    def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
-        """Return at once: only the test lets virtual time pass."""
+    def seconds_until(self, monotonic_ms: int) -> float:
+        """Return 0: only the test lets virtual time pass."""
+        return 0.0
 
     @contextmanager
     def stopped(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ Each imports only modules below and to its right. The engine uses TimingWheel an
 wait for their answers in a Purgatory; ``retry`` serves all.
 """
 
-from celery_wheel.timing.clock import Clock, ManualClock, SystemClock
+from celery_wheel.timing.clock import Clock, ManualClock, SystemClock, TimerClock
 from celery_wheel.timing.delayed_operation import DelayedOperation
 from celery_wheel.timing.purgatory import Purgatory
 from celery_wheel.timing.retry import Backoff, RetryLog
@@ -31,5 +31,6 @@ __all__ = [
     "SystemClock",
     "SystemTimer",
     "Timer",
+    "TimerClock",
     "TimingWheel",
 ]

@@ -6,8 +6,10 @@ Two times that must not be mixed, both in integer milliseconds, rounded down: "n
     monotonic_ms()   from some origin         the unit of waits; never goes back, and counts the time in which the
                                               machine was suspended
 
-``wait_until`` is a method of the clock so that a :class:`ManualClock` needs no sleeping. Its argument is an instant:
-the clock may move between reading it and waiting. It may return early: the caller reads the clock and waits again.
+The system's two begin their milliseconds together: one that is carried on by the other is not a part of one behind.
+
+A wait is for an instant, not from a reading, which is up to a millisecond old. ``wait_until`` is a method of the clock
+so that a :class:`ManualClock` needs no sleeping; it may return early: the caller reads the clock and waits again.
 """
 
 from __future__ import annotations
@@ -19,25 +21,36 @@ from typing import Protocol
 from celery_wheel.timing.arguments import integer
 
 _NS_PER_MS = 1_000_000
-# A condition's wait does not count the time in which the machine was suspended: no wait overruns by more than this.
+# No wait overruns by more than this.
 _LONGEST_WAIT_NS = 1_000_000_000
 
 #: ``time.monotonic`` stands still on a suspended machine; on Linux CLOCK_BOOTTIME does not, on macOS CLOCK_MONOTONIC.
 _PASSING: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+#: How long after a millisecond of the wall clock, which is read first, one of ``_PASSING`` begins: never too short.
+_PHASE_NS = min(-time.time_ns() + time.clock_gettime_ns(_PASSING) for _ in range(9)) % _NS_PER_MS
+
+
 def _passing_ns() -> int:
-    return time.clock_gettime_ns(_PASSING)
+    return time.clock_gettime_ns(_PASSING) - _PHASE_NS
 
 
 class Clock(Protocol):
-    """The clock that timers and engines need."""
+    """The clock that engines need."""
 
     def now_ms(self) -> int:
         """Return the wall clock: UTC epoch milliseconds, rounded down."""
 
     def monotonic_ms(self) -> int:
         """Return milliseconds from an arbitrary origin, rounded down; never goes back."""
+
+    def seconds_until(self, monotonic_ms: int) -> float:
+        """Return the time until ``monotonic_ms()`` reaches an instant; 0 where it has."""
+
+
+class TimerClock(Clock, Protocol):
+    """The clock that timers need."""
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
         """Wait until ``condition`` is notified or ``monotonic_ms()`` reaches an instant; may return early.
@@ -59,14 +72,16 @@ class SystemClock:
     def monotonic_ms(self) -> int:
         return _passing_ns() // _NS_PER_MS
 
+    def seconds_until(self, monotonic_ms: int) -> float:
+        """Return at most a second: a wait does not count the time in which the machine was suspended."""
+        return max(0, min(monotonic_ms * _NS_PER_MS - _passing_ns(), _LONGEST_WAIT_NS)) / 1e9
+
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
         """Wait at most a second."""
         if monotonic_until_ms is None:
             condition.wait()
-            return
-        remaining_ns = monotonic_until_ms * _NS_PER_MS - _passing_ns()
-        if remaining_ns > 0:
-            condition.wait(min(remaining_ns, _LONGEST_WAIT_NS) / 1e9)
+        elif wait_s := self.seconds_until(monotonic_until_ms):
+            condition.wait(wait_s)
 
 
 class ManualClock:
@@ -109,6 +124,9 @@ class ManualClock:
         ms = integer("ms", ms)
         with self._lock:
             self._now_ms += ms
+
+    def seconds_until(self, monotonic_ms: int) -> float:
+        return max(0, monotonic_ms - self._monotonic_ms) / 1_000
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:
         if monotonic_until_ms is None:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 
 from celery_wheel.timing.arguments import integer
-from celery_wheel.timing.clock import Clock
+from celery_wheel.timing.clock import TimerClock
 from celery_wheel.timing.retry import Backoff, RetryLog
 from celery_wheel.timing.wheel import Timer, TimingWheel
 
@@ -42,7 +42,7 @@ class SystemTimer:
     All methods may be called from any thread, callbacks included.
     """
 
-    def __init__(self, clock: Clock, tick_ms: int = 1, wheel_size: int = 20) -> None:
+    def __init__(self, clock: TimerClock, tick_ms: int = 1, wheel_size: int = 20) -> None:
         self.clock = clock
         self._wheel = TimingWheel(tick_ms, wheel_size, clock.now_ms())
         self._changed = threading.Condition()

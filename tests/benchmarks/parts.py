@@ -26,6 +26,9 @@ class MovedClock(SystemClock):
     def monotonic_ms(self) -> int:
         return super().monotonic_ms() + self.ahead_ms
 
+    def seconds_until(self, monotonic_ms: int) -> float:
+        return super().seconds_until(monotonic_ms - self.ahead_ms)
+
 
 def make_app(broker: str, store: str, **settings: Any) -> Any:
     app = Celery("bench", broker=broker, set_as_current=False)

@@ -7,7 +7,6 @@ only up to the tolerance, and not at all between two checks.
 """
 
 import logging
-import threading
 from unittest import mock
 
 import pytest
@@ -163,12 +162,6 @@ def test_a_reading_that_is_always_held_up_is_late_and_not_early() -> None:
 
     clock = Slow(START_MS)
     assert DueClock(clock).now_ms() == START_MS + clock.monotonic_ms() - 7
-
-
-def test_waiting_uses_the_wrapped_clock() -> None:
-    condition = threading.Condition()
-    with condition:
-        DueClock(ManualClock()).wait_until(condition, 0)
 
 
 @pytest.mark.parametrize(

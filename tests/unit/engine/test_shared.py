@@ -46,9 +46,9 @@ class Table:
 class Shards:
     """Shards whose rounds make ``calls`` calls each; ``ended`` has shard and result of each round."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, stretches: bool = False) -> None:
         self.pool, self.table = StandingPool(), Table()
-        self.rounds = SharedRounds(self.pool, "ingest")
+        self.rounds = SharedRounds(self.pool, "ingest", stretches=stretches)
         self.calls = dict.fromkeys(range(count), 1)
         self.waits = dict.fromkeys(range(count), Wait())
         self.ended: list[tuple[int, Round]] = []
@@ -158,6 +158,17 @@ def test_the_pause_of_a_round_is_the_pause_of_all(shards: Shards) -> None:
     shards.pool.time_s += 0.02
     shards.run()
     assert shards.table.calls == [[0], [0, 1]]
+
+
+def test_a_pause_that_may_be_longer_is_so_by_the_root_of_the_number_of_rounds() -> None:
+    shards = Shards(4, stretches=True)
+    shards.waits = dict.fromkeys(range(4), Wait(0.01, 0.01))
+    shards.wake(0, 1, 2, 3)
+    assert shards.run() == Wait(pytest.approx(0.02), pytest.approx(0.02))
+    shards.pool.time_s += 0.02
+    shards.table.refused = {3}
+    shards.run()
+    assert [round(one.not_before_s - shards.pool.time_s, 6) for one in shards.parts] == [0.02, 0.02, 0.02, 0.01]
 
 
 def test_a_failed_round_pauses_its_own_shard_only(shards: Shards) -> None:

@@ -42,6 +42,33 @@ def ended(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
+@pytest.fixture
+def no_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_wheel.timing.clock._PHASE_NS", 0)
+
+
+#: Prints how often the difference of the two times is another than mostly, wherever both are of one millisecond.
+COMPARE = """
+from collections import Counter
+from celery_wheel.timing import SystemClock
+one, found = SystemClock(), Counter()
+for _ in range(20_000):
+    monotonic_ms, now_ms = one.monotonic_ms(), one.now_ms()
+    if one.monotonic_ms() == monotonic_ms:
+        found[now_ms - monotonic_ms] += 1
+print(found.total() - max(found.values()))
+"""
+
+
+def test_both_times_of_the_system_clock_begin_their_milliseconds_together() -> None:
+    """One that is the other plus whole milliseconds is neither ahead of it nor a part of a millisecond behind it. A new
+    process, since a step of the wall clock parts them."""
+    command = [sys.executable, "-c", COMPARE]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience(60))
+    assert int(answer.stdout) < 20
+
+
+@pytest.mark.usefixtures("no_phase")
 def test_the_system_clock_rounds_both_times_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_767_225_600_123_999_999)
     monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: 5_999_999)
@@ -55,6 +82,7 @@ def test_the_system_clock_is_this_machines() -> None:
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this platform has no CLOCK_BOOTTIME")
+@pytest.mark.usefixtures("no_phase")
 def test_the_system_clock_counts_the_time_in_which_the_machine_was_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = {time.CLOCK_MONOTONIC: 5_000_000_000, time.CLOCK_BOOTTIME: 3_605_000_000_000}
     monkeypatch.setattr(time, "clock_gettime_ns", clocks.__getitem__)
@@ -64,6 +92,7 @@ def test_the_system_clock_counts_the_time_in_which_the_machine_was_suspended(mon
     assert condition.timeouts == [], "it was waited for while the machine was suspended"
 
 
+@pytest.mark.usefixtures("no_phase")
 def test_the_system_clock_waits_for_the_rest_to_the_nanosecond(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "clock_gettime_ns", lambda clock: 5_250_000)
     condition = RecordingCondition()
