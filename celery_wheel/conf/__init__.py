@@ -66,7 +66,7 @@ class Conf:
 
     store = Setting(
         default_store,
-        stores.store_url(),
+        stores.STORE_URL,
         "The URL of the store: a SQLite file, a PostgreSQL database, or django://default; see "
         "docs/install.md#where-pending-tasks-are-stored.",
         secret=True,
@@ -95,20 +95,20 @@ class Conf:
         0.001, rules.seconds(1, whole_ms=True), "The wheel's tick in seconds; due times are rounded up to it."
     )
     size = Setting(512, rules.whole(2), "The number of buckets on each level of the wheel.")
-    enabled = Setting(True, rules.flag(), "False sends every delayed task as Celery itself would.")
+    enabled = Setting(True, rules.FLAG, "False sends every delayed task as Celery itself would.")
     min_delay_ms = Setting(0, rules.seconds(0), "Celery itself delays tasks by fewer seconds than this.")
     transactional = Setting(
         False,
-        rules.flag(),
+        rules.FLAG,
         "True schedules delayed tasks in the caller's own Django transaction; see docs/transactional.md.",
     )
     group = Setting(
         None,
-        rules.function(),
+        rules.FUNCTION,
         "A function that names the group of a call without one: `of(task, args, kwargs, options)`; see docs/tasks.md.",
     )
     inherit_group = Setting(
-        True, rules.flag(), "True gives a task that is sent from within a task of a group the same group."
+        True, rules.FLAG, "True gives a task that is sent from within a task of a group the same group."
     )
     window_ms = Setting(300, rules.seconds(1_000), "The seconds ahead for which the wheel holds messages in memory.")
     window_count = Setting(100_000, rules.whole(1), "The most messages that the wheel holds in memory.")
@@ -132,7 +132,7 @@ class Conf:
     history_max_bytes = Setting(10 * 1024 * MIB, rules.whole(1), "The most bytes of history.")
     history_archive = Setting(
         False,
-        rules.flag(),
+        rules.FLAG,
         "True keeps history of any age and size until the job `archive` has it; see docs/pipeline-jobs.md.",
     )
     max_message_bytes = Setting(
@@ -164,29 +164,29 @@ class Conf:
     rollback_window_ms = Setting(300, rules.seconds(0), "The most seconds of messages that a replay publishes again.")
     rate_limits = Setting(
         {},
-        rules.rates(),
+        rules.RATES,
         'The highest rates of dispatch, by queue or task: `{"emails": "500/s", "app.tasks.heavy": "10/m"}`; see '
         "docs/tasks.md#pausing-and-limiting.",
     )
     limits = Setting(
         {},
-        group_limits.classes(),
+        group_limits.CLASSES,
         "The limits of each group of a class: `{'tenant': {'concurrency': 5, 'rate': '100/m'}}`; see docs/groups.md.",
     )
     queue_depth = Setting(
         {},
-        group_limits.depths(),
+        group_limits.DEPTHS,
         "The most ready messages by queue, `{'mail': 500}`: the rest waits in the wheel, and groups share the queue.",
     )
     destinations = Setting(
         None,
-        rules.destinations(),
+        rules.DESTINATIONS,
         "The queues and exchanges to which tasks may be dispatched, as patterns: `['@app', 'tenant-*']`; None: all, or "
         "`['@app']` if `task_create_missing_queues` is False. See docs/tasks.md.",
     )
     base_scheduler = Setting(
         default_base_scheduler,
-        rules.scheduler(),
+        rules.SCHEDULER,
         "The beat scheduler of entries that the wheel does not run; django-celery-beat's where it is installed.",
     )
     periodic = Setting(
@@ -196,12 +196,12 @@ class Conf:
     )
     control = Setting(
         True,
-        rules.flag(),
+        rules.FLAG,
         "True makes the scheduler a node of Celery's remote control; see docs/control-celery.md.",
     )
     metrics = Setting(
         None,
-        rules.address(),
+        rules.ADDRESS,
         "The address on which the scheduler serves metrics and health, like '127.0.0.1:9808'; see docs/metrics.md.",
     )
     objective_ms = Setting(
@@ -211,16 +211,16 @@ class Conf:
     )
     opentelemetry = Setting(
         False,
-        rules.flag(),
+        rules.FLAG,
         "True gives the scheduler's metrics and the spans of its publishes to OpenTelemetry; see docs/metrics.md.",
     )
     keep_eta = Setting(
-        False, rules.flag(), "True keeps the eta in a dispatched message, for tasks that read `request.eta`."
+        False, rules.FLAG, "True keeps the eta in a dispatched message, for tasks that read `request.eta`."
     )
 
     rescue = Setting(
         False,
-        rules.flag(),
+        rules.FLAG,
         "True makes workers forward eta messages of other producers to the wheel; see docs/leaving.md#adopting.",
     )
     rescue_after_ms = Setting(
@@ -234,7 +234,7 @@ class Conf:
     )
     mask = Setting(
         (),
-        rules.names(),
+        rules.NAMES,
         "The names of arguments and headers whose values no page, command or error shows; see docs/permissions.md.",
     )
     encryption_keys = Setting(
@@ -261,12 +261,12 @@ class Conf:
     )
     audit_programs = Setting(
         True,
-        rules.flag(),
+        rules.FLAG,
         "False leaves the tasks that programs cancel, move and complete out of the audit log; see docs/permissions.md.",
     )
     results = Setting(
         None,
-        rules.folder(),
+        rules.FOLDER,
         "The folder of the results `lateness` and `forecast` for the admin; see docs/pipeline-jobs.md.",
     )
 

@@ -73,30 +73,28 @@ def _milliseconds(value: Any) -> int | None:
     return int(seconds * 1_000)
 
 
-def classes() -> Rule[dict[str, LimitValues]]:
-    """Return the rule for limits by class: ``{"tenant": {"concurrency": 5}}`` is for "tenant:1", "tenant:2" and on."""
-
-    def parse(value: Any) -> dict[str, LimitValues]:
-        named = by_name(value)
-        # Limits of one group are set live, and not in a setting.
-        if any(":" in name or group_name_rule(name) for name in named):
-            raise ValueError(value)
-        return {name: parse_limits(limits) for name, limits in named.items()}
-
-    return Rule(
-        'a dict of limits by class like {"tenant": {"concurrency": 5, "rate": "100/m", "weight": 1, "max_runtime": '
-        '3600}}, where "tenant" is the class of the groups "tenant:1", "tenant:2" and on',
-        parse,
-    )
+def _classes(value: Any) -> dict[str, LimitValues]:
+    named = by_name(value)
+    # Limits of one group are set live, and not in a setting.
+    if any(":" in name or group_name_rule(name) for name in named):
+        raise ValueError(value)
+    return {name: parse_limits(limits) for name, limits in named.items()}
 
 
-def depths() -> Rule[dict[str, int]]:
-    """Return the rule for the most ready messages, by queue."""
+#: Limits by class: ``{"tenant": {"concurrency": 5}}`` is for "tenant:1", "tenant:2" and on.
+CLASSES = Rule(
+    'a dict of limits by class like {"tenant": {"concurrency": 5, "rate": "100/m", "weight": 1, "max_runtime": '
+    '3600}}, where "tenant" is the class of the groups "tenant:1", "tenant:2" and on',
+    _classes,
+)
 
-    def parse(value: Any) -> dict[str, int]:
-        named = by_name(value)
-        if not all(type(most) is int and 1 <= most <= MAX_CONCURRENCY for most in named.values()):
-            raise ValueError(value)
-        return named
 
-    return Rule(f'a dict like {{"mail": 500}}: by queue, a whole number from 1 to {MAX_CONCURRENCY:,}', parse)
+def _depths(value: Any) -> dict[str, int]:
+    named = by_name(value)
+    if not all(type(most) is int and 1 <= most <= MAX_CONCURRENCY for most in named.values()):
+        raise ValueError(value)
+    return named
+
+
+#: The most ready messages, by queue.
+DEPTHS = Rule(f'a dict like {{"mail": 500}}: by queue, a whole number from 1 to {MAX_CONCURRENCY:,}', _depths)

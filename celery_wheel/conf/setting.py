@@ -108,8 +108,7 @@ def accepted(phrase: str, is_valid: Callable[[Any], bool]) -> Rule[Any]:
     return Rule(phrase, parse)
 
 
-def flag() -> Rule[bool]:
-    return accepted("True or False", lambda value: value is True or value is False)
+FLAG: Rule[bool] = accepted("True or False", lambda value: value is True or value is False)
 
 
 def whole(at_least: int, at_most: int | None = None) -> Rule[int]:
@@ -148,15 +147,6 @@ def by_name(value: Any) -> dict[str, Any]:
     return {str(name): one for name, one in value.items()}
 
 
-def rates() -> Rule[dict[str, tuple[int, int]]]:
-    """Return the rule for rates by name, as Celery writes them: ``{"mail": "500/s"}`` is ``{"mail": (500, 1000)}``."""
-
-    def parse(value: Any) -> dict[str, tuple[int, int]]:
-        return {name: parse_rate(rate) for name, rate in by_name(value).items()}
-
-    return Rule('a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h', parse)
-
-
 def retentions(at_least_ms: int) -> Rule[dict[str, int]]:
     """Return the rule for seconds by queue or task, which are read as milliseconds: ``{"queue:mail": 3600}``."""
     each = seconds(at_least_ms)
@@ -181,6 +171,13 @@ def parse_rate(value: Any) -> tuple[int, int]:
     return int(found[1]), {"s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
 
 
+#: Rates by name, as Celery writes them: ``{"mail": "500/s"}`` is ``{"mail": (500, 1000)}``.
+RATES = Rule(
+    'a dict of rates like {"queue or task": "500/s"}, with /s, /m or /h',
+    lambda value: {name: parse_rate(rate) for name, rate in by_name(value).items()},
+)
+
+
 def one_of(*choices: str) -> Rule[str]:
     phrase = " or ".join(repr(choice) for choice in choices)
     return accepted(phrase, lambda value: isinstance(value, str) and value in choices)
@@ -192,32 +189,30 @@ def matching(pattern: str, phrase: str) -> Rule[str]:
     return accepted(phrase, lambda value: isinstance(value, str) and compiled.fullmatch(value) is not None)
 
 
-def address() -> Rule[tuple[str, int] | None]:
-    """Return the rule for the address of a server: host and port. An address of IPv6 is in brackets."""
-
-    def parse(value: Any) -> tuple[str, int] | None:
-        if value is None:
-            return None
-        host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-        bracketed = host.startswith("[") and host.endswith("]")
-        if not colon or not host or (":" in host) != bracketed or not re.fullmatch(r"[1-9][0-9]{0,4}", port):
-            raise ValueError(value)
-        if int(port) > 65_535:
-            raise ValueError(value)
-        return host.strip("[]"), int(port)
-
-    return Rule("an address like '127.0.0.1:9808', or None", parse)
-
-
-def names() -> Rule[tuple[str, ...]]:
-    """Return the rule for several names; a single text is a list that lacks its brackets."""
-
-    def parse(value: Any) -> tuple[str, ...]:
-        if isinstance(value, list | tuple | set | frozenset) and all(isinstance(one, str) and one for one in value):
-            return tuple(sorted(value))
+def _address(value: Any) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    host, colon, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or (":" in host) != bracketed or not re.fullmatch(r"[1-9][0-9]{0,4}", port):
         raise ValueError(value)
+    if int(port) > 65_535:
+        raise ValueError(value)
+    return host.strip("[]"), int(port)
 
-    return Rule("a list of names, like ['password', 'token']", parse)
+
+#: The address of a server: host and port. An address of IPv6 is in brackets.
+ADDRESS = Rule("an address like '127.0.0.1:9808', or None", _address)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    if isinstance(value, list | tuple | set | frozenset) and all(isinstance(one, str) and one for one in value):
+        return tuple(sorted(value))
+    raise ValueError(value)
+
+
+#: Several names; a single text is a list that lacks its brackets.
+NAMES = Rule("a list of names, like ['password', 'token']", _names)
 
 
 def secrets(package: str | None = None) -> Rule[tuple[str, ...]]:
@@ -251,45 +246,41 @@ def secrets(package: str | None = None) -> Rule[tuple[str, ...]]:
 OWN_DESTINATIONS = "@app"
 
 
-def destinations() -> Rule[tuple[str, ...] | None]:
-    """Return the rule for patterns of queues and exchanges. An empty list would have every task rejected."""
-
-    def parse(value: Any) -> tuple[str, ...] | None:
-        found = None if value is None else names().parse(value)
-        if found == () or any(one.startswith("@") and one != OWN_DESTINATIONS for one in found or ()):
-            raise ValueError(value)
-        return found
-
-    return Rule(
-        f"None, or a list of patterns of queues and exchanges, like ['mail', 'tenant-*']; {OWN_DESTINATIONS!r} stands "
-        "for those of the app",
-        parse,
-    )
-
-
-def folder() -> Rule[Path | None]:
-    """Return the rule for an absolute path, since web processes start in any folder; the folder need not exist."""
-
-    def parse(value: Any) -> Path | None:
-        if value is None or (isinstance(value, str | os.PathLike) and Path(value).is_absolute()):
-            return value if value is None else Path(value)
+def _destinations(value: Any) -> tuple[str, ...] | None:
+    found = None if value is None else _names(value)
+    # An empty list would have every task rejected.
+    if found == () or any(one.startswith("@") and one != OWN_DESTINATIONS for one in found or ()):
         raise ValueError(value)
-
-    return Rule("the absolute path of a folder, like /var/lib/wheel, or None", parse)
-
-
-def function() -> Rule[Any]:
-    """Return the rule for a function, or its dotted path, whose module is imported when the function is called."""
-    is_path = re.compile(r"[^\W\d]\w*([.:][^\W\d]\w*)+").fullmatch
-    return accepted(
-        "a function, its dotted path like 'proj.groups.of', or None",
-        lambda value: value is None or callable(value) or (isinstance(value, str) and is_path(value) is not None),
-    )
+    return found
 
 
-def scheduler() -> Rule[Any]:
-    """Return the rule for a class, or its import path as Celery writes it: ``package.module:Class``."""
-    return accepted(
-        "a scheduler class or its import path",
-        lambda value: isinstance(value, type) or (isinstance(value, str) and bool(value.strip())),
-    )
+#: Patterns of queues and exchanges.
+DESTINATIONS = Rule(
+    f"None, or a list of patterns of queues and exchanges, like ['mail', 'tenant-*']; {OWN_DESTINATIONS!r} stands for "
+    "those of the app",
+    _destinations,
+)
+
+
+def _folder(value: Any) -> Path | None:
+    if value is None or (isinstance(value, str | os.PathLike) and Path(value).is_absolute()):
+        return value if value is None else Path(value)
+    raise ValueError(value)
+
+
+#: An absolute path, since web processes start in any folder; the folder need not exist.
+FOLDER = Rule("the absolute path of a folder, like /var/lib/wheel, or None", _folder)
+
+_is_path = re.compile(r"[^\W\d]\w*([.:][^\W\d]\w*)+").fullmatch
+
+#: A function, or its dotted path, whose module is imported when the function is called.
+FUNCTION = accepted(
+    "a function, its dotted path like 'proj.groups.of', or None",
+    lambda value: value is None or callable(value) or (isinstance(value, str) and _is_path(value) is not None),
+)
+
+#: A class, or its import path as Celery writes it: ``package.module:Class``.
+SCHEDULER = accepted(
+    "a scheduler class or its import path",
+    lambda value: isinstance(value, type) or (isinstance(value, str) and bool(value.strip())),
+)

@@ -35,9 +35,10 @@ _OTHERS = ("celery", "celery_wheel", "django_wheel", "kombu", "billiard")
 _modules = WeakKeyDictionary[Any, str]()
 
 
-def store_url() -> Rule[str]:
-    """Return the rule for a URL that a store can have; whether the database exists is seen when it is opened."""
-    return accepted(f"a database URL like {EXAMPLES}", lambda value: isinstance(value, str) and is_store_url(value))
+#: A URL that a store can have; whether the database exists is seen when it is opened.
+STORE_URL: Rule[str] = accepted(
+    f"a database URL like {EXAMPLES}", lambda value: isinstance(value, str) and is_store_url(value)
+)
 
 
 def default_file(app: Any, django: Any) -> Path:
