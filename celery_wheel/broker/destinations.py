@@ -62,18 +62,17 @@ class Destinations:
         queue = name.partition(_SEP)[0].strip()
         return is_own_name(self.namespace, queue) or self._is_reserved(queue) is not None
 
-    def reserved_name(self, exchange: str, routing_key: str, queue: str | None) -> str | None:
-        """Return the name in a destination that is reserved; None for a good destination."""
-        return _reserved_name(self, exchange, routing_key, queue)
+    def misuse(self, exchange: str, routing_key: str, queue: str | None) -> str:
+        """Return the reason where a name in the destination is reserved; an empty text for a good destination."""
+        return _misuse(self, exchange, routing_key, queue)
 
     def refusal(self, exchange: str, routing_key: str, queue: str | None, *, signed: bool = False) -> str:
         """Return the reason why no message may go there; an empty text where it may.
 
         ``signed``: a key of ``wheel_signing_keys`` signs the message.
         """
-        reserved = self.reserved_name(exchange, routing_key, queue)
-        if reserved is not None:
-            return f"{reserved!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu"
+        if why := self.misuse(exchange, routing_key, queue):
+            return why
         if signed or self.allowed is None or self._is_allowed(exchange or routing_key):
             return ""
         kind = "exchange" if exchange else "queue"
@@ -91,8 +90,11 @@ class Destinations:
 
 
 @lru_cache(4_096)
-def _reserved_name(of: Destinations, exchange: str, routing_key: str, queue: str | None) -> str | None:
-    return next((one for one in (exchange or routing_key, queue or "") if of.is_reserved(one)), None)
+def _misuse(of: Destinations, exchange: str, routing_key: str, queue: str | None) -> str:
+    for name in (exchange or routing_key, queue or ""):
+        if of.is_reserved(name):
+            return f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu"
+    return ""
 
 
 class RouteRefusals(dict[Route, str]):

@@ -125,7 +125,7 @@ def check(fields: dict[str, Any]) -> Envelope:
     version = fields.get("v")
     if version != VERSION or type(version) is not int:
         raise Malformed(
-            f"envelope version must be {VERSION} (a newer producer needs a newer scheduler), got {short_repr(version)}"
+            f"envelope version must be {VERSION} (a newer producer needs a newer scheduler), got {version!r:.60}"
         )
     try:
         envelope = msgspec.convert(fields, Envelope)
@@ -135,7 +135,7 @@ def check(fields: dict[str, Any]) -> Envelope:
         raise Malformed(_id_rule(envelope.id))
     one = envelope
     if one.group is not None and one.group != one.key:  # the key chooses the shard
-        raise Malformed(f"group must be equal to key, got {short_repr(one.group)} and {short_repr(one.key)}")
+        raise Malformed(f"group must be equal to key, got {one.group!r:.60} and {one.key!r:.60}")
     if one.unique is None and not (one.latest_ms is one.window_ms is one.batch is None):
         raise Malformed("latest_ms, window_ms and batch must be beside unique, the name that they are about")
     texts = f"{one.task}{one.task_id}{one.exchange}{one.exchange_type}{one.routing_key}{one.queue}{one.key}{one.unique}"
@@ -169,14 +169,8 @@ def _reason(fields: dict[str, Any], error: ValueError) -> str:
     name = field and field[1]
     if name == "id":
         return _id_rule(fields.get("id"))
-    return f"{name} must be {_RULES[name]}, got {short_repr(fields.get(name))}" if name in _RULES else str(error)
+    return f"{name} must be {_RULES[name]}, got {fields.get(name)!r:.60}" if name in _RULES else str(error)
 
 
 def _id_rule(value: Any) -> str:
-    return f"id must be a UUID in its 36 characters, got {short_repr(value)}"
-
-
-def short_repr(value: Any) -> str:
-    """Return the beginning of a value's repr, for an error."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
+    return f"id must be a UUID in its 36 characters, got {value!r:.60}"

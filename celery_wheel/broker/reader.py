@@ -25,7 +25,7 @@ from uuid import UUID
 import msgspec
 
 from celery_wheel.broker.destinations import Destinations
-from celery_wheel.broker.envelope import HEADER, Envelope, check, short_repr
+from celery_wheel.broker.envelope import HEADER, check
 from celery_wheel.broker.sealed import SEALED, MessageSeal
 from celery_wheel.store.model import Message, Unreadable
 from celery_wheel.values.error_text import Malformed, error_text
@@ -165,7 +165,8 @@ class QueuedMessageReader:
         if SEALED in fields and not is_inner:
             return self._opened(fields, body)
         one = check(fields)
-        self._check_destination(one)
+        if why := self.destinations.misuse(one.exchange, one.routing_key, one.queue):
+            raise Malformed(why)
         if "own" in fields:
             headers[HEADER] = fields["own"]
         else:
@@ -216,11 +217,6 @@ class QueuedMessageReader:
             raise Malformed("sealed message must be one message, of the task that its header names")
         found.signed_for, found.signed = signed_for, signed_for is not None
         return found
-
-    def _check_destination(self, envelope: Envelope) -> None:
-        name = self.destinations.reserved_name(envelope.exchange, envelope.routing_key, envelope.queue)
-        if name is not None:
-            raise Malformed(f"{name!r:.80} is no task's queue, but one of the wheel, of Celery or of kombu")
 
 
 def read_or_reject(read: Callable[[], Message], raw: Callable[[], bytes], max_kept_bytes: int) -> Message | Unreadable:
@@ -283,7 +279,7 @@ def _parse(raw: bytes) -> _Queued:
     for name in ("content_type", "content_encoding"):
         value = message.get(name.replace("_", "-"))
         if type(value) is not str and value is not None:
-            raise Malformed(f"{name} must be text, got {short_repr(value)}")
+            raise Malformed(f"{name} must be text, got {value!r:.60}")
         setattr(found, name, value)
     return found
 
@@ -321,7 +317,7 @@ def _body(body: Any, encoding: Any) -> bytes:
             return a2b_base64(body, strict_mode=True)
     if encoding is None or (type(encoding) is str and encoding.lower() == "utf-8"):
         return body.encode()
-    raise Malformed(f"body_encoding must be base64 or utf-8, got {short_repr(encoding)}")
+    raise Malformed(f"body_encoding must be base64 or utf-8, got {encoding!r:.60}")
 
 
 def _object(message: dict[str, Any], name: str) -> dict[str, Any]:

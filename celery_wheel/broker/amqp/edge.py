@@ -50,11 +50,6 @@ PAUSE_S = 0.02  #: between two tries to lock the note
 _CLASSIC = {"x-queue-type": "classic"}
 
 
-def _arguments(queue: Any) -> dict[str, Any]:
-    found: dict[str, Any] = queue.queue_arguments
-    return found
-
-
 class HolderNote:
     """The note of one shard; ``queue`` is the name of its wheel queue, ``store`` the one of this process.
 
@@ -62,8 +57,8 @@ class HolderNote:
     The queue of the note has the type of the wheel queue: what outlives a node needs both.
     """
 
-    def __init__(self, shard: int, queue: Queue, link: AmqpLink, store: StoreIdentity) -> None:
-        self._shard, self._name, self._arguments = shard, f"{queue.name}.holder", _arguments(queue)
+    def __init__(self, shard: int, queue: Any, link: AmqpLink, store: StoreIdentity) -> None:
+        self._shard, self._name, self._arguments = shard, f"{queue.name}.holder", queue.queue_arguments
         self._link, self._store = link, store
 
     def take(self, reading: Any, epoch: int) -> None:
