@@ -27,7 +27,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pyspark.errors import AnalysisException
@@ -38,9 +37,11 @@ from pyspark.sql.types import StringType, StructType
 from celery_wheel.archive.reader import GROUP, MANIFESTS, DataFile, Manifest, last_manifest, parse_manifest
 from celery_wheel.errors import FileUnusable, StoreUnusable
 from celery_wheel.pipeline.source.statements import HISTORY_SCHEMA, open_for_reading
+from celery_wheel.results.reader import RUN_TIME, began_at
 from celery_wheel.store.model import DAY_MS
 from celery_wheel.store.store_model import Archivable
 from celery_wheel.values.format import format_count
+from celery_wheel.values.instants import ms_of, utc
 
 #: A file of about 100 MB; readers skip a row group by its minima and maxima.
 ROWS_A_FILE = 1_000_000
@@ -173,9 +174,6 @@ def sort_events(rows: DataFrame, files: int) -> DataFrame:
     return parts.sortWithinPartitions(*order)
 
 
-_RUN_TIME = "%Y%m%dT%H%M%SZ"
-
-
 def last_of(storage: ArchiveFolder) -> Manifest:
     last = storage.last()
     if last is None:
@@ -202,16 +200,13 @@ def other_run(storage: ArchiveFolder) -> FileUnusable:
 
 def new_run() -> str:
     """Return a name that no other run has; it tells the instant, and sorts by it."""
-    return f"{time.strftime(_RUN_TIME, time.gmtime())}-{uuid.uuid4().hex[:8]}"
+    return f"{time.strftime(RUN_TIME, time.gmtime())}-{uuid.uuid4().hex[:8]}"
 
 
 def began_ms(run: str, default: int) -> int:
     """Return the instant at which a run began, by its name; ``default`` for a name of another program."""
-    try:
-        began = datetime.strptime(run.partition("-")[0], _RUN_TIME).replace(tzinfo=UTC)
-    except ValueError:
-        return default
-    return int(began.timestamp() * 1_000)
+    began = began_at(run)
+    return default if began is None else ms_of(began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +252,7 @@ def survey_store(url: str, store: str | None, marks: Mapping[int, int], noted: M
         store=uuid,
         numbers={one.shard: one.seq for one in shards},
         ranges={number: range_ for number, range_ in ranges.items() if range_[0] < range_[1]},
-        days={f"{_utc(day * DAY_MS):%Y-%m-%d}": days[day] for day in sorted(days)},
+        days={f"{utc(day * DAY_MS):%Y-%m-%d}": days[day] for day in sorted(days)},
         known={one.shard: max(marks.get(one.shard, 0), one.forgotten) for one in shards},
         lost=_lost(shards, expected),
     )
@@ -268,13 +263,9 @@ def _lost(shards: Sequence[Archivable], known: Mapping[int, int]) -> list[dict[s
     return [
         {"shard": one.shard, "after": known[one.shard], "upto": one.forgotten, "before": before}
         for one in shards
-        for before in (None if one.first_ms is None else _utc(one.first_ms).isoformat(),)
+        for before in (None if one.first_ms is None else utc(one.first_ms).isoformat(),)
         if one.forgotten > known.get(one.shard, one.forgotten)
     ]
-
-
-def _utc(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1_000, UTC)
 
 
 @dataclass(slots=True)
@@ -365,37 +356,32 @@ class Compacted:
     removed: list[str] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Compaction:
-    storage: ArchiveFolder
-    now_ms: int
-    keep_ms: int  #: for how long replaced files stay, for readers and runs that began before
-    progress: Callable[[str], None]
+def compact_archive(storage: ArchiveFolder, now_ms: int, keep_ms: int, progress: Callable[[str], None]) -> Compacted:
+    """Compact each day; replaced files stay for ``keep_ms``, for readers and runs that began before."""
+    done = Compacted()
+    days: dict[str, list[DataFile]] = {}
+    for file in last_of(storage).files:
+        days.setdefault(file.day, []).append(file)
+    for day, files in sorted(days.items()):
+        if len(files) > max(1, -(-sum(file.events for file in files) // ROWS_A_FILE)):
+            progress(f"compacting {day}")
+            new = rewrite(storage, files, storage.read(files), count_outcomes(files), now_ms)
+            done.days[day] = (len(files), len(new))
+    progress("removing old files")
+    until_ms = now_ms - keep_ms
+    done.removed = sorted([*_remove_killed(storage, until_ms), *remove_replaced(storage, until_ms)])
+    return done
 
-    def run(self) -> Compacted:
-        done, last = Compacted(), last_of(self.storage)
-        days: dict[str, list[DataFile]] = {}
-        for file in last.files:
-            days.setdefault(file.day, []).append(file)
-        for day, files in sorted(days.items()):
-            if len(files) > max(1, -(-sum(file.events for file in files) // ROWS_A_FILE)):
-                self.progress(f"compacting {day}")
-                new = rewrite(self.storage, files, self.storage.read(files), count_outcomes(files), self.now_ms)
-                done.days[day] = (len(files), len(new))
-        self.progress("removing old files")
-        until_ms = self.now_ms - self.keep_ms
-        done.removed = sorted([*self._remove_killed(until_ms), *remove_replaced(self.storage, until_ms)])
-        return done
 
-    def _remove_killed(self, until_ms: int) -> list[str]:
-        """Remove the folders of runs that began before an instant and have no file in a manifest."""
-        last = last_of(self.storage)
-        runs = {folder.partition("/")[0] for folder in (*(file.folder for file in last.files), *last.replaced)}
-        old = [f"run={run}" for run in self.storage.runs() if began_ms(run, default=until_ms + 1) <= until_ms]
-        killed = [folder for folder in old if folder not in runs]
-        for folder in killed:
-            self.storage.remove(folder)
-        return killed
+def _remove_killed(storage: ArchiveFolder, until_ms: int) -> list[str]:
+    """Remove the folders of runs that began before an instant and have no file in a manifest."""
+    last = last_of(storage)
+    runs = {folder.partition("/")[0] for folder in (*(file.folder for file in last.files), *last.replaced)}
+    old = [f"run={run}" for run in storage.runs() if began_ms(run, default=until_ms + 1) <= until_ms]
+    killed = [folder for folder in old if folder not in runs]
+    for folder in killed:
+        storage.remove(folder)
+    return killed
 
 
 def rewrite(
@@ -439,37 +425,29 @@ def remove_replaced(storage: ArchiveFolder, until_ms: float = math.inf) -> list[
     return removed
 
 
-@dataclass(slots=True)
-class ArchiveErasure:
-    """Removes the events of one value of a column, and at once all files that are no longer valid of the manifest.
+def erase_events(
+    storage: ArchiveFolder, now_ms: int, column: str, value: str, progress: Callable[[str], None]
+) -> dict[str, int]:
+    """Remove the events of one value of a column, and at once all replaced files; return the number of events by day.
 
     A kill before the manifest is written leaves the archive as it was; a kill after it leaves replaced files, which the
     next run removes. Files of killed runs, which no manifest names, are left to ``compact``.
     """
-
-    storage: ArchiveFolder
-    now_ms: int
-    column: str
-    value: str
-    progress: Callable[[str], None]
-
-    def run(self) -> dict[str, int]:
-        """Return the number of erased events by day."""
-        erased = Counter[str]()
-        folders: dict[str, list[DataFile]] = {}
-        for file in last_of(self.storage).files:
-            folders.setdefault(file.folder, []).append(file)
-        for files in folders.values():  # of one run and day
-            self.progress(f"reading {files[0].day}")
-            rows = self.storage.read(files)
-            counts = rows.where(f.col(self.column) == self.value).groupBy("outcome").count().collect()
-            if gone := Counter[str]({row["outcome"]: row["count"] for row in counts}):
-                rest = rows.where(~f.col(self.column).eqNullSafe(self.value))
-                rewrite(self.storage, files, rest, count_outcomes(files) - gone, self.now_ms)
-                erased[files[0].day] += gone.total()
-        self.progress("removing replaced files")
-        remove_replaced(self.storage)
-        return dict(sorted(erased.items()))
+    erased = Counter[str]()
+    folders: dict[str, list[DataFile]] = {}
+    for file in last_of(storage).files:
+        folders.setdefault(file.folder, []).append(file)
+    for files in folders.values():  # of one run and day
+        progress(f"reading {files[0].day}")
+        rows = storage.read(files)
+        counts = rows.where(f.col(column) == value).groupBy("outcome").count().collect()
+        if gone := Counter[str]({row["outcome"]: row["count"] for row in counts}):
+            rest = rows.where(~f.col(column).eqNullSafe(value))
+            rewrite(storage, files, rest, count_outcomes(files) - gone, now_ms)
+            erased[files[0].day] += gone.total()
+    progress("removing replaced files")
+    remove_replaced(storage)
+    return dict(sorted(erased.items()))
 
 
 def count_outcomes(files: Iterable[DataFile]) -> Counter[str]:

@@ -116,6 +116,9 @@ input_option: Option = click.option(
     "--input", metavar="PATH", help="Archive, or Parquet with the columns of tail, to read instead of a store."
 )
 output_option: Option = click.option("--output", metavar="DIR", help="Folder for tables, picture and summary.json.")
+archive_option: Option = click.option(
+    "--archive", metavar="DIR", required=True, help="Folder of the archive, the --output of the job archive."
+)
 span_options: tuple[Option, ...] = (
     parameters.instant("--from", "from_ms", help="First instant: ISO 8601, Unix ms, -1h."),
     parameters.instant("--to", "to_ms", help="Instant before which the rows lie."),

@@ -21,7 +21,7 @@ from pyspark.sql import functions as f
 
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline.jobs import JobSummary
-from celery_wheel.results.reader import FORMAT, SUMMARY
+from celery_wheel.results.reader import FORMAT, RUN_TIME, SUMMARY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +38,7 @@ class OutputFolder:
     def __init__(self, folder: str | None, job: str) -> None:
         self._folder = None if folder is None else Path(folder)
         self._job = job
-        self._run = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{os.getpid()}"
+        self._run = time.strftime(RUN_TIME, time.gmtime()) + f"-{os.getpid()}"
         self._tables: dict[str, str] = {}
         self._kept: list[DataFrame] = []
         if self._folder is not None:

@@ -28,8 +28,18 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 SUMMARY = "summary.json"
+#: The name of a run begins with its instant, before a dash.
+RUN_TIME = "%Y%m%dT%H%M%SZ"
 
 T = TypeVar("T")
+
+
+def began_at(run: str) -> datetime | None:
+    """Return the instant at which a run began, by its name; None for a name of another program."""
+    try:
+        return datetime.strptime(run.partition("-")[0], RUN_TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def read_results(folder: str | Path, read: Callable[[JobResults], T]) -> T:
@@ -76,11 +86,7 @@ class JobResults:
     @property
     def at(self) -> datetime | None:
         """The start of the run; None where the summary lacks it."""
-        try:
-            text = str(self.summary.get("run")).partition("-")[0]
-            return datetime.strptime(text, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        except ValueError:
-            return None
+        return began_at(str(self.summary.get("run")))
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return one of ``tables``; name the ``columns`` to avoid reading the others, above all the sketches."""

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from celery_wheel import archive as archive_reader
 from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import ArchiveFolder, Compacted, Compaction, began_ms
+from celery_wheel.pipeline.archive import ArchiveFolder, Compacted, began_ms, compact_archive
 from celery_wheel.store.sql import schema
 from tests.kit import duck
 from tests.kit.holder import NOW, place
@@ -55,7 +55,7 @@ def events(folder: Path) -> list[Event]:
 
 def compact(spark: SparkSession, folder: Path, after_ms: int = 0) -> Compacted:
     now_ms = int(time.time() * 1_000) + after_ms
-    return Compaction(ArchiveFolder(spark, str(folder)), now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
+    return compact_archive(ArchiveFolder(spark, str(folder)), now_ms, DAY_MS, lambda _: None)
 
 
 def data_files(folder: Path) -> set[str]:

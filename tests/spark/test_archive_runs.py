@@ -29,7 +29,7 @@ from celery_wheel.archive.reader import DataFile, Manifest, last_manifest, parse
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import ArchiveRun, Compacted, Compaction, began_ms
+from celery_wheel.pipeline.archive import ArchiveRun, Compacted, began_ms, compact_archive
 from celery_wheel.pipeline.jobs import archive as archive_job
 from celery_wheel.pipeline.source.options import format_events
 from celery_wheel.store import open_store
@@ -111,7 +111,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> MemoryFolder:
 
 def compact(folder: MemoryFolder, after_ms: int = 0) -> Compacted:
     now_ms = int(time.time() * 1_000) + after_ms
-    return Compaction(folder, now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
+    return compact_archive(folder, now_ms, DAY_MS, lambda _: None)
 
 
 def last(folder: MemoryFolder) -> Manifest:
@@ -318,7 +318,7 @@ class Race:
     def compact(self) -> None:
         now_ms = began_ms(self.new_run(), 0)
         with suppress(FileUnusable):
-            Compaction(self.folder, now_ms=now_ms, keep_ms=DAY_MS, progress=lambda _: None).run()
+            compact_archive(self.folder, now_ms, DAY_MS, lambda _: None)
 
     def add(self, *days: int) -> None:
         """Two events, and retention may remove the archived ones."""

@@ -7,23 +7,17 @@ A file of its own, as each job has one.
 
 from __future__ import annotations
 
-import click
 from pyspark.sql import SparkSession
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.archive import ArchiveFolder, Compaction
-from celery_wheel.pipeline.inputs import duration_option
+from celery_wheel.pipeline.archive import ArchiveFolder, compact_archive
+from celery_wheel.pipeline.inputs import archive_option, duration_option
 from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.values.format import format_count
 from celery_wheel.values.instants import now_ms
 
 NAME = "compact"
-OPTIONS = (
-    click.option(
-        "--archive", metavar="DIR", required=True, help="Folder of the archive, the --output of the job archive."
-    ),
-    duration_option("--keep", "1d", "Time for which replaced files stay."),
-)
+OPTIONS = (archive_option, duration_option("--keep", "1d", "Time for which replaced files stay."))
 
 
 def check(options: Options) -> None:
@@ -33,7 +27,7 @@ def check(options: Options) -> None:
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     folder, keep_ms = ArchiveFolder(spark, options["archive"]), round(options["keep"] * 1_000)
-    done = Compaction(folder, now_ms(), keep_ms, progress).run()
+    done = compact_archive(folder, now_ms(), keep_ms, progress)
     facts = {"days": {day: [*files] for day, files in done.days.items()}, "removed": done.removed}
     words = [
         f"{day}: {format_count(before, 'file')} are now {after:,}" for day, (before, after) in done.days.items()

@@ -12,7 +12,8 @@ import click
 from pyspark.sql import SparkSession
 
 from celery_wheel.errors import SettingError
-from celery_wheel.pipeline.archive import ArchiveErasure, ArchiveFolder
+from celery_wheel.pipeline.archive import ArchiveFolder, erase_events
+from celery_wheel.pipeline.inputs import archive_option
 from celery_wheel.pipeline.jobs import JobSummary, Options, Progress
 from celery_wheel.store.erasure_model import digest_of_name
 from celery_wheel.values.format import format_count
@@ -22,9 +23,7 @@ NAME = "erase"
 #: The columns by which events are erased; an archive does not have the schedule of a task.
 COLUMNS = ("task_id", "key", "group")
 OPTIONS = (
-    click.option(
-        "--archive", metavar="DIR", required=True, help="Folder of the archive, the --output of the job archive."
-    ),
+    archive_option,
     click.option("--task-id", metavar="ID", help="Erase the events of the task with this id."),
     click.option("--key", help="Erase the events of the tasks with this key."),
     click.option("--group", help="Erase the events of the tasks of this group."),
@@ -42,7 +41,7 @@ def _named(options: Options) -> dict[str, str]:
 
 def run(spark: SparkSession, options: Options, progress: Progress) -> JobSummary:
     [(column, value)] = _named(options).items()
-    days = ArchiveErasure(ArchiveFolder(spark, options["archive"]), now_ms(), column, value, progress).run()
+    days = erase_events(ArchiveFolder(spark, options["archive"]), now_ms(), column, value, progress)
     facts = {"by": column, "digest": digest_of_name(value), "events": sum(days.values()), "days": days}
     words = [f"{day}: {format_count(count, 'event')} erased" for day, count in days.items()] or ["no event matches"]
     return JobSummary(NAME, facts, words)
