@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -38,7 +39,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     errors, warnings = ([one.grade for one in found].count(grade) for grade in (Grade.ERROR, Grade.WARNING))
     code = 1 if errors else NEEDS_ACTION if warnings else 0
     if as_json:
-        print_json({"code": code, "findings": [one.as_dict() for one in found]})
+        print_json({"code": code, "findings": [asdict(one) for one in found]})
         ctx.exit(code)
     for one in found:
         word, colour = SHOWN[one.grade]

@@ -6,7 +6,7 @@ Store and broker are opened when first used. One that cannot be opened is None; 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -41,9 +41,6 @@ class Finding:
     grade: Grade
     text: str
     remedy: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def spelled(self, conf: Conf) -> Finding:
         """Return the finding with the names of settings as the app's configuration has them."""

@@ -93,12 +93,7 @@ def _call(job: Mapping[str, Any], options: ImportOptions) -> tuple[str, list[Any
         if len(args) > 1 or job["kwargs"]:
             raise NotImportable(f"it calls apply_async of {task.name} with options")
         return task.name, list(args[0]) if args else []
-    name = options.task_of(function)
-    if name is None:
-        raise NotImportable(
-            f"no task of the app is called {function.replace(':', '.')}; name one: --map {function}=<task>"
-        )
-    return name, args
+    return options.task_of(function), args
 
 
 def _policies(job: Mapping[str, Any]) -> dict[str, Any]:

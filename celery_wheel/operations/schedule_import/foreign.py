@@ -51,13 +51,18 @@ class ImportOptions:
             raise SettingError(f"the time zone of this host must have a name, got {LOCALTIME}; name one with --zone")
         return name
 
-    def task_of(self, function: str) -> str | None:
-        """Return the task for a function of the other system: named by the user, or a task of the app."""
+    def task_of(self, function: str) -> str:
+        """Return the task for a function of the other system: named by the user, or a task of the app.
+
+        Raises NotImportable where there is neither.
+        """
         if function in self.tasks:
             return self.tasks[function]
         name = function.replace(":", ".")
         self.app.loader.import_default_modules()
-        return name if name in self.app.tasks else None
+        if name not in self.app.tasks:
+            raise NotImportable(f"no task of the app is called {name}; name one: --map {function}=<task>")
+        return name
 
     @contextmanager
     def redis(self, url: str) -> Iterator[Any]:

@@ -69,8 +69,6 @@ def _schedule(name: str, next_ms: int, job: Mapping[str, bytes], options: Import
     if instance is not None:
         raise NotImportable(f"it calls a method of an object, {function}")
     task = options.task_of(function)
-    if task is None:
-        raise NotImportable(f"no task of the app is called {function}; name one: --map {function}=<task>")
     origin = job.get("origin", b"default").decode(errors="replace")
     other = f"its queue of rq, {origin}, is not one of Celery's: name a queue by `schedules update`"
     note = "" if origin == "default" else other
