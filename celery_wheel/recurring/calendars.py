@@ -23,13 +23,10 @@ from celery_wheel.values.text import END_OF_TIME_MS
 _DAY_MS = DAY_S * 1_000
 #: The day of an answer that never changes.
 _NO_DAY = END_OF_TIME_MS // _DAY_MS
-WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+WEEKDAYS = tuple(day[:3] for day in _DAYS)
 #: Name in small letters → its one form.
-_WEEKDAY_OF = {
-    name: short
-    for short, rest in zip(WEEKDAYS, ["day", "sday", "nesday", "rsday", "day", "urday", "day"], strict=True)
-    for name in (short, short + rest)
-}
+_WEEKDAY_OF = {name: day[:3] for day in _DAYS for name in (day, day[:3])}
 
 
 class Calendar(ABC):
