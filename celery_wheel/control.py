@@ -446,8 +446,6 @@ class Wheel:
         RequestInDoubt says that a holder has begun, and goes on. ArgumentError for a schedule that exists.
         """
         by, value = erasure_of({"task_id": task_id, "key": key, "group": group, "schedule": schedule})
-        if "transactional" in how:
-            raise TypeError("erase must be without the option transactional: it takes effect at once")
         return erase(self, by, value, how, patient=patient)
 
     # -- clocks ---------------------------------------------------------------------------------------
@@ -479,12 +477,11 @@ class Wheel:
         """
         if kind not in JOINABLE and "transactional" in how:
             raise TypeError(f"{kind} must be without the option transactional: it takes effect at once")
-        fields = dict(options or {})
         return Request(
             self._process_store.open,
             kind,
             names,
-            {**fields, **arguments.attribution(how)},
+            {**(options or {}), **arguments.attribution(how)},
             arguments.timeout_of(how),
             single,
             merge,
@@ -499,8 +496,7 @@ class Wheel:
         inbox = self._inbox(request.transactional) if request.kind in JOINABLE else None
         if inbox is not None:
             request.send_within(inbox.put_command, self.conf.shards)
-            joined: TransactionalRequest[Any] = TransactionalRequest(request)
-            return joined
+            return TransactionalRequest[Any](request)
         request.send()
         return request.chosen(request.receive())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -12,8 +13,6 @@ from celery_wheel.cli.selection import request
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import confirm, print_json, progress
 from celery_wheel.errors import RequestInDoubt
-
-SCOPES = ("task_id", "key", "group", "schedule")
 
 _names = options.all_of(
     click.option("--task-id", help="The task with this id."),
@@ -38,7 +37,7 @@ def erase(ctx: click.Context, /, how: dict[str, Any], rewrite: bool, yes: bool, 
     100 MB. Exit code: 0 when all is erased; 4 when no scheduler answered in time: the request was withdrawn, or goes on
     where a scheduler has begun with it.
     """
-    named = {name: params[name] for name in SCOPES if params[name] is not None}
+    named = {name: value for name, value in params.items() if value is not None}
     if len(named) != 1:
         raise click.UsageError("name one of --task-id, --key, --group and --schedule")
     [(scope, value)] = named.items()
@@ -52,9 +51,7 @@ def erase(ctx: click.Context, /, how: dict[str, Any], rewrite: bool, yes: bool, 
             ctx.exit(NO_ANSWER)
         took_s = _rewritten(wheel) if rewrite else None
     if as_json:
-        names = ("id", "actor", "by", "digest", "counts", "shards", "not_covered")
-        found = {name: getattr(receipt, name) for name in names}
-        print_json({**found, "at": receipt.at.isoformat(), "rewritten_s": took_s})
+        print_json({**asdict(receipt), "at": receipt.at.isoformat(), "rewritten_s": took_s})
         return
     click.echo(str(receipt))
     if took_s is not None:

@@ -145,7 +145,7 @@ class Schedules:
         return [definitions.moment(at_ms).astimezone(zone) for at_ms in recurrence.preview(after_ms, n, made)]
 
     def _detail(self, name: str) -> ScheduleDetail | None:
-        return self._wheel.store.browse.schedule(arguments.text_of("a name", name))
+        return self._wheel.store.browse.schedule(_name(name))
 
     def _definition_at(self, name: str, revision: int) -> Any:
         detail = self._detail(name)
@@ -370,7 +370,7 @@ class Schedules:
 
         Raises LookupError where the store does not have that revision.
         """
-        definition = self._definition_at(_name(name), revision)
+        definition = self._definition_at(name, revision)
         found: ScheduleAnswer = self.change("rollback", {name: definition}, how, single=name)
         return found
 
@@ -503,8 +503,6 @@ def _creating(exists: Any) -> str:
 
 
 def _name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"a name must be a text, got {name!r:.60}")
     return arguments.text_of("a name", name)
 
 
