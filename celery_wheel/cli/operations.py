@@ -66,15 +66,9 @@ def move(ctx: click.Context, to: str, source: str | None, yes: bool, as_json: bo
     from celery_wheel.operations.stores import settings_line
 
     confirm("Are all schedulers stopped, and shall the store move?", yes)
-    with user_errors(), progress("copying") as bar:
+    with user_errors(), _bar("copying") as bar:
         start_project()
-        done = operation(
-            ctx.obj.app,
-            to,
-            source,
-            lambda step, copied, total: bar(0, doing=step, done=copied, total=total),
-            terminal_user(),
-        )
+        done = operation(ctx.obj.app, to, source, bar, terminal_user())
     if as_json:
         print_json({"store": done.place, "resumed": done.resumed, "rows": done.rows})
     else:
@@ -277,7 +271,7 @@ def drain(
         if not dry_run:
             confirm(_question(done, file), yes)
             try:
-                with _bar() as bar:
+                with _bar("counting") as bar:
                     how = {"progress": bar, "by": terminal_user(), **include}
                     done = operation.drain(ctx.obj.app, store, to_broker=to_broker, file=file, **how)
             except SettingError as error:
@@ -308,7 +302,7 @@ def import_(ctx: click.Context, file: Path, include: tuple[str, ...], as_json: b
     """
     from celery_wheel.operations import drain as operation
 
-    with user_errors(), _bar() as bar:
+    with user_errors(), _bar("counting") as bar:
         found = operation.import_(ctx.obj.app, file, include=include, progress=bar, by=terminal_user())
     if as_json:
         print_json({**asdict(found), "missing": found.missing, "absent": found.absent})
@@ -382,9 +376,9 @@ def _show_imported(found: ImportResult) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], None]]:
+def _bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
     """Yield a progress bar as an operation calls it: with the step, the count that is done, and the total."""
-    with progress("counting") as bar:
+    with progress(title) as bar:
         yield lambda doing, done, total: bar(0, doing=doing, done=done, total=total)
 
 
