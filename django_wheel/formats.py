@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
 
@@ -41,7 +41,7 @@ SCHEDULE_STATES = {
     "broken": gettext_lazy("broken"),
     "failing": gettext_lazy("failing"),
     "ended": gettext_lazy("ended"),
-    "base": gettext_lazy("run by Beat"),
+    "run by Beat": gettext_lazy("run by Beat"),
 }
 #: Results of a request, as ``celery_wheel.requests.results`` names them.
 RESULTS = {
@@ -53,17 +53,21 @@ RESULTS = {
 }
 
 
+def in_zone(at_ms: int, zone: tzinfo | None = None) -> datetime | None:
+    """Return an instant in a time zone, by default the current one; None where no calendar has it."""
+    moment = to_datetime(at_ms)
+    with suppress(OverflowError):  # the last hours of the calendar, in a zone that is ahead of UTC
+        return moment and localtime(moment, zone)
+    return moment
+
+
 def instant(at_ms: int | None) -> str:
     """Return a time in the current time zone, to the millisecond."""
     if not at_ms:
         return "-"
-    moment = to_datetime(at_ms)
-    if moment is None:
+    local = in_zone(at_ms)
+    if local is None:
         return f"{at_ms} ms"
-    try:
-        local = localtime(moment)
-    except OverflowError:  # the last hours of the calendar, in a zone that is ahead of UTC
-        local = moment
     return f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03}"
 
 
@@ -189,9 +193,7 @@ class Moments:
 @lru_cache(4_096)
 def _local(at_s: int, zone: tzinfo) -> tuple[str, str]:
     """Return date and time of day; pages ask for the same seconds again and again."""
-    moment = to_datetime(at_s * 1_000)
+    moment = in_zone(at_s * 1_000, zone)
     if moment is None:
         return f"{at_s} s", ""
-    with suppress(OverflowError):  # the last hours of the calendar, in a zone that is ahead of UTC
-        moment = moment.astimezone(zone)
     return f"{moment:%Y-%m-%d}", f"{moment:%H:%M:%S}"

@@ -131,8 +131,7 @@ def request_each(
     """Send requests for the tasks, print the results, and end the command; ``meanings`` are of each result."""
     results, unavailable = send_each(tasks, send, question, "task", yes)
     lines = [ResultLine(one, word, meanings[word], word, word not in GOOD) for one, word in results.items()]
-    counted = bool(results) or unavailable is None
-    print_results(ctx, name, lines, meanings, unavailable, counted=counted, every=not tasks.by_filter, as_json=as_json)
+    print_results(ctx, name, lines, meanings, unavailable, every=not tasks.by_filter, as_json=as_json)
 
 
 def send_each(
@@ -162,7 +161,6 @@ def print_results(
     words: Iterable[str],
     unavailable: str | None,
     *,
-    counted: bool,
     every: bool,
     as_json: bool,
 ) -> None:
@@ -182,7 +180,7 @@ def print_results(
             GrowingTable(columns).print(shown if every else shown[:SHOWN])
         if len(shown) > SHOWN and not every:
             click.echo(f"… {len(shown) - SHOWN:,} more; --json has them all")
-        if counted:
+        if lines or unavailable is None:
             found = ", ".join(f"{counts[word]:,} {word}" for word in words if counts[word] or word == "done")
             click.echo(found if lines else f"no {'schedules' if title == 'schedule' else 'tasks'} match")
         if unavailable is not None:

@@ -15,13 +15,12 @@ from itertools import count
 from typing import Any
 
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.timezone import localtime
 
 from celery_wheel.engine.stats import SPAN_MS, SPANS
 from celery_wheel.store.model import DAY_MS, HOUR_MS
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.values.format import format_duration, to_datetime
-from django_wheel.formats import instant
+from celery_wheel.values.format import format_duration
+from django_wheel.formats import in_zone, instant
 
 #: Most steps from the axis's begin to its end: four labels with a time of day are as wide as a narrow screen.
 STEPS = 4
@@ -117,11 +116,8 @@ def _round_instants(from_ms: int, to_ms: int, step: int) -> list[int]:
 
 def _offset_ms(at_ms: int) -> int:
     """Return the offset of the current time zone from UTC; 0 where no calendar has the instant."""
-    moment = to_datetime(at_ms)
-    try:
-        offset = None if moment is None else localtime(moment).utcoffset()
-    except OverflowError:  # the last hours of the calendar
-        offset = None
+    moment = in_zone(at_ms)
+    offset = None if moment is None else moment.utcoffset()
     return 0 if offset is None else round(offset.total_seconds() * 1_000)
 
 

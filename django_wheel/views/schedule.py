@@ -29,6 +29,7 @@ from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import BASE, read_definition
 from celery_wheel.recurring.local import zone_of
 from celery_wheel.recurring.words import UpcomingInstant, in_words, upcoming
+from celery_wheel.requests.schedules.definitions import state_of
 from celery_wheel.store.schedule_model import (
     AHEAD_MS,
     EXCLUDED,
@@ -44,7 +45,8 @@ from celery_wheel.store.schedule_model import (
     Skip,
 )
 from celery_wheel.values import json_object
-from celery_wheel.values.format import format_duration, printable, to_datetime
+from celery_wheel.values.format import format_duration, printable
+from django_wheel.formats import in_zone
 from django_wheel.views.page import PageAdmin
 from django_wheel.views.payload import Sight, error_text, shortened, sight_of
 from django_wheel.views.query import PageQuery
@@ -65,16 +67,7 @@ class ScheduleLine:
 
     @property
     def state(self) -> str:
-        """A key of SCHEDULE_STATES: "ended" is without a further instant."""
-        if self.is_of_base:
-            return "base"
-        if self.schedule.broken:
-            return "broken"
-        if self.schedule.paused:
-            return "paused"
-        if self.schedule.is_failing:
-            return "failing"
-        return "ended" if self.schedule.next_ms is None else "active"
+        return state_of(self.schedule, is_of_base=self.is_of_base)
 
 
 def line_of(schedule: Schedule, pending: int = 0) -> ScheduleLine:
@@ -141,13 +134,9 @@ def upcoming_values(recurrence: Recurrence, at_ms: int, made: int = 0) -> dict[s
 
 def zoned(at_ms: int, zone: tzinfo) -> str:
     """Return an instant with its weekday and the name of its offset: Mon 2026-11-23 09:00:00 CET."""
-    moment = to_datetime(at_ms)
-    if moment is None:
+    local = in_zone(at_ms, zone)
+    if local is None:
         return f"{at_ms} ms"
-    try:
-        local = moment.astimezone(zone)
-    except OverflowError:  # the last hours of the calendar, in a zone that is ahead of UTC
-        local = moment
     millis = f".{at_ms % 1_000:03}" if at_ms % 1_000 else ""
     return f"{dateformat.format(local, 'D')} {local:%Y-%m-%d %H:%M:%S}{millis} {local:%Z}"
 

@@ -21,7 +21,6 @@ from celery_wheel.values.mask import Mask
 if TYPE_CHECKING:
     from celery_wheel.control import Wheel
     from celery_wheel.requests.results import ScheduleAnswer
-    from celery_wheel.requests.schedules.definitions import RecurringSchedule
     from celery_wheel.requests.schedules.schedules import BackfillOverlap
 
 
@@ -54,15 +53,6 @@ def criteria_of(params: dict[str, Any]) -> dict[str, Any]:
     return options.taken(params, "part", "prefix", "source", "task", "queue", "paused", "broken")
 
 
-def state_of(one: RecurringSchedule) -> str:
-    """Return the state of a schedule, as Django's admin names it."""
-    if one.broken or one.paused:
-        return "broken" if one.broken else "paused"
-    if one.next_at is None:
-        return "ended" if one.recurrence is not None else "run by Beat"
-    return "failing" if one.note else "active"
-
-
 def print_answers(
     ctx: click.Context,
     answers: Mapping[str, ScheduleAnswer],
@@ -82,7 +72,7 @@ def print_answers(
             {"result": one.result, "reason": one.reason, "too_late_ms": late, "task_ids": list(one.task_ids)},
         )
     ]
-    print_results(ctx, "schedule", lines, WORDS, unavailable, counted=unavailable is None, every=every, as_json=as_json)
+    print_results(ctx, "schedule", lines, WORDS, unavailable, every=every, as_json=as_json)
 
 
 def instant_ms(moment: Any) -> int | None:

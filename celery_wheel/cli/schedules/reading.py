@@ -13,7 +13,7 @@ import click
 from celery_wheel.cli.group import NEEDS_ACTION, open_wheel, start_project
 from celery_wheel.cli.paging import Listing
 from celery_wheel.cli.schedules.define import recurrence, recurrence_arguments
-from celery_wheel.cli.schedules.group import criteria_of, filters, instant_ms, schedules, state_of
+from celery_wheel.cli.schedules.group import criteria_of, filters, instant_ms, schedules
 from celery_wheel.console import parameters as options
 from celery_wheel.console.output import Column, console, facts_table, print_json, print_table
 from celery_wheel.store.schedule_model import AHEAD_MS, REPLACED
@@ -42,7 +42,7 @@ def list_(ctx: click.Context, /, shard: int | None, **params: Any) -> None:
         Column("schedule", lambda one: one.name),
         Column("when", when),
         Column("next", lambda one: format_utc(instant_ms(one.next_at)), no_wrap=True),
-        Column("state", state_of, no_wrap=True),
+        Column("state", lambda one: one.state, no_wrap=True),
         Column("task", lambda one: one.task),
         Column("zone", lambda one: "" if one.recurrence is None else one.recurrence.zone, optional=True),
         Column("source", lambda one: one.source, optional=True),
@@ -76,10 +76,9 @@ def when(one: definitions.RecurringSchedule) -> str:
 
 def schedule_as_dict(one: definitions.RecurringSchedule) -> dict[str, Any]:
     """Return a schedule as JSON shows it; instants are Unix milliseconds."""
-    same = ("name", "source", "revision", "made", "paused", "broken", "note")
+    same = ("name", "source", "revision", "made", "paused", "broken", "note", "state")
     return {
         **{name: getattr(one, name) for name in same},
-        "state": state_of(one),
         "when": when(one),
         "next_ms": instant_ms(one.next_at),
         "last_ms": instant_ms(one.last_at),
@@ -263,7 +262,7 @@ def _facts(one: definitions.RecurringSchedule, replaced: int) -> list[tuple[str,
     silence = f"until {format_utc(last_ms)}: it ran up to then before the clock went back"
     starved = f"each of the last {replaced} runs was cancelled by the next one (cancel_running), begun or not"
     lines = [
-        ("state", state_of(one) + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
+        ("state", one.state + (f": {printable(one.note, PART_CUT)}" if one.note else "")),
         ("when", printable(when(one), PART_CUT)),
         ("zone", "-" if one.recurrence is None else one.recurrence.zone),
         ("next", format_utc(instant_ms(one.next_at))),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from celery_wheel import recurring
 from celery_wheel.errors import ArgumentError, RecurrenceError
 from celery_wheel.recurring.checks import check_duration
-from celery_wheel.recurring.definition import dumped, merged, read_definition, to_text
+from celery_wheel.recurring.definition import BASE, dumped, merged, read_definition, to_text
 from celery_wheel.recurring.local import check_zone, zone_name
 from celery_wheel.requests.arguments import duration_ms, instant_ms
 from celery_wheel.store.schedule_model import Revision, Schedule, ScheduleDetail, ScheduleRun, schedule_before
@@ -246,6 +246,7 @@ class RecurringSchedule:
     """A recurring schedule, as ``get``, ``list`` and ``history`` return it."""
 
     name: str
+    state: str  #: active, paused, broken, failing, ended (without a further instant), or run by Beat
     recurrence: Recurrence | None  #: None: this version cannot read it; see ``note``
     task: str
     args: list[Any]
@@ -326,6 +327,7 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
         recurrence = None
     return RecurringSchedule(
         schedule.name,
+        state_of(schedule, is_of_base=BASE in document),
         recurrence,
         str(document.get("task", "")),
         _json_value(document, "args", list),
@@ -343,6 +345,18 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
         _moment(schedule.since_ms),
         schedule.definition,
     )
+
+
+def state_of(schedule: Schedule, *, is_of_base: bool) -> str:
+    if is_of_base:
+        return "run by Beat"
+    if schedule.broken:
+        return "broken"
+    if schedule.paused:
+        return "paused"
+    if schedule.is_failing:
+        return "failing"
+    return "ended" if schedule.next_ms is None else "active"
 
 
 def history_view(detail: ScheduleDetail) -> ScheduleHistory:
