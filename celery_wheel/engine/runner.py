@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from celery_wheel.engine.dispatch import MAX_WAIT_MS
 from celery_wheel.engine.engine import Engine
 from celery_wheel.engine.pool import HANGS_S, Job, Pool, Wait
 from celery_wheel.engine.round import Round, RoundSteps, run_round
@@ -201,8 +202,10 @@ class ShardJobs:
 
     def _after_dispatch(self, round_: Round, took_s: float) -> Wait:
         busy, clock = round_ is Round.BUSY, self.engine.clock
-        until_ms = clock.monotonic_ms() + self.engine.wait_ms(was_busy=busy)
-        return Wait(pause_s(DISPATCH_S, took_s) if busy else 0.0, clock.seconds_until(until_ms))
+        wait_ms = self.engine.wait_ms(was_busy=busy)
+        # To the instant of a row, less what has passed of this millisecond; else to one of the pool's grid.
+        wait_s = wait_ms / 1_000 if wait_ms == MAX_WAIT_MS else clock.seconds_until(clock.monotonic_ms() + wait_ms)
+        return Wait(pause_s(DISPATCH_S, took_s) if busy else 0.0, wait_s)
 
     def _after_release(self, round_: Round, took_s: float) -> Wait:
         """Release again after a pause, as dispatch does: one commit moves many rows."""

@@ -24,7 +24,7 @@
     accept_clock  {"clocks": ["wall"]}, with id, actor and reason as above
     schedule      {"do": …, "names": [str, …]}, with id, actor and reason as above; see ``recurring.change``. A do of
                   DEFINING: {"definitions": {name: {…}, …}} in place of the names; create, put and update:
-                  {"source": "api", "after_ms": {name: int}}
+                  {"source": "api", "after_ms": {name: int}, "edited_ms": {name: int}}
                   backfill: {"from_ms": int, "upto_ms": int, "every_ms": int, "overlap": str or null}
                   {"results": {name: {…}}}: those of names that other shards have carried out before
     run_ended     {"run": int}, the id of a run that is over; or {"slot": int}: the run of a group is over, or will be
@@ -109,7 +109,8 @@ class ScheduleCommand(Asked):
     upto_ms: int | None = None
     every_ms: int = 0  #: backfill: the time between the runs; 0: all at once
     overlap: str | None = None  #: backfill: the policy for its runs; None: that of the schedule
-    after_ms: dict[str, int] = field(default_factory=dict)  #: by name: a schedule begins, or goes on, after it
+    after_ms: dict[str, int] = field(default_factory=dict)  #: by name: one that has made nothing begins after it
+    edited_ms: dict[str, int] = field(default_factory=dict)  #: by name: one that has goes on after it
     payload: bytes = field(default=b"", repr=False)  #: as it was read
     results: dict[str, Any] = field(default_factory=dict)  #: of names that other shards have carried out
 
@@ -222,11 +223,17 @@ def _schedule_command(item: model.InboxItem, fields: dict[str, Any]) -> Schedule
             raise Malformed(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")
         for name, at_ms in zip(("from_ms", "upto_ms", "every_ms"), times, strict=True):
             _check_instant(name, at_ms)
-    source, after_ms = check_text("source", fields.get("source", "api")), dict(fields.get("after_ms") or {})
-    for at_ms in after_ms.values():
-        _check_instant("after_ms", at_ms)
+    source = check_text("source", fields.get("source", "api"))
+    after_ms, edited_ms = (_instants(fields, name) for name in ("after_ms", "edited_ms"))
     about = {**_about(item, fields), "results": dict(fields.get("results") or {}), "payload": item.payload}
-    return ScheduleCommand(do, names, definitions, source, *times, overlap, after_ms, **about)
+    return ScheduleCommand(do, names, definitions, source, *times, overlap, after_ms, edited_ms, **about)
+
+
+def _instants(fields: dict[str, Any], name: str) -> dict[str, int]:
+    found = dict(fields.get(name) or {})
+    for at_ms in found.values():
+        _check_instant(name, at_ms)
+    return found
 
 
 def _erasure(item: model.InboxItem, fields: dict[str, Any]) -> Erasure:

@@ -4,9 +4,9 @@
 
     create    {name: definition}    a schedule, next_ms after now, or after the instant that the source names
     update    {name: definition}    the occurrences after now are withdrawn; next_ms of the new definition, after now,
-                                    or after the instant at which a source has seen the edit, if none was made since;
-                                    and a skip of the unmade instants up to it; of a schedule that has made nothing
-                                    yet, as for create
+                                    or after the instant at which a source has seen the edit, or the last one that
+                                    the former definition had since; and a skip of the unmade instants up to it; of a
+                                    schedule that has made nothing yet, as for create
     patch     as update, with the values of the definition that change; the others stay as they are
     put       as create where the name is new, and else as update
     rollback  as update, with the definition that an earlier revision had; the asker reads it (``Browse.schedule``)
@@ -270,9 +270,11 @@ class _Alteration:
         withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].at_ms > work.now_ms])
         made, next_ms = schedule.made - len(withdrawn), None
         if not schedule.paused and self._why_not is None:
-            after_ms, begins_ms = self._published_upto(too_late), self.command.after_ms.get(schedule.name)
-            if begins_ms is not None:
-                after_ms = min(after_ms, max(begins_ms, schedule.last_ms or 0)) if made else begins_ms
+            after_ms, times = self._published_upto(too_late), self.command
+            if made and (edited_ms := times.edited_ms.get(schedule.name)) is not None:
+                after_ms = min(after_ms, self._last_instant(edited_ms))
+            elif not made:
+                after_ms = times.after_ms.get(schedule.name, after_ms)
             next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
             self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade
@@ -341,6 +343,12 @@ class _Alteration:
         """Return the last instant that may have been published: now, unless due time has gone back."""
         of_instant = [run.at_ms for run, row, _ in self.pending if row.eta_ms == self._due_ms(run)]
         return max([self.work.now_ms, *(one for one in of_instant if one in too_late)])
+
+    def _last_instant(self, since_ms: int) -> int:
+        """Return the last instant since one, up to now, that the former definition had; where it had none, that one."""
+        of_former = [one.to_ms for one in self._skips(since_ms, schedule_model.MISSED)]
+        last_ms = self.schedule.last_ms or 0  # one after now was withdrawn, or is too late
+        return max(since_ms, *of_former, last_ms if last_ms <= self.work.now_ms else 0)
 
     def _due_ms(self, run: schedule_model.Run) -> int:
         try:

@@ -246,7 +246,6 @@ class RecurringSchedule:
     """A recurring schedule, as ``get``, ``list`` and ``history`` return it."""
 
     name: str
-    state: str  #: active, paused, broken, failing, ended (without a further instant), or run by Beat
     recurrence: Recurrence | None  #: None: this version cannot read it; see ``note``
     task: str
     args: list[Any]
@@ -263,6 +262,7 @@ class RecurringSchedule:
     note: str
     since: datetime | None  #: paused or broken: no instant after this one has run
     definition: str  #: JSON, as stored
+    state: str  #: active, paused, broken, failing, ended (without a further instant), or run by Beat
 
     def __repr__(self) -> str:
         """Without arguments, as the repr of a task."""
@@ -327,7 +327,6 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
         recurrence = None
     return RecurringSchedule(
         schedule.name,
-        state_of(schedule, is_of_base=BASE in document),
         recurrence,
         str(document.get("task", "")),
         _json_value(document, "args", list),
@@ -344,6 +343,7 @@ def schedule_view(schedule: Schedule) -> RecurringSchedule:
         schedule.note,
         _moment(schedule.since_ms),
         schedule.definition,
+        state_of(schedule, is_of_base=BASE in document),
     )
 
 

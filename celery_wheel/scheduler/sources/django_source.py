@@ -127,7 +127,7 @@ class DjangoSource:
         self._unfollowed = {}
         self._remove(self._finished)
         self._finished = []
-        self._put_first(dict.fromkeys(self._expired()))
+        self._put_first({pk: self._line.get(pk) for pk in self._expired()})
         if marker != self._marker:
             self._find_changes(self._marker)
             self._marker = marker
@@ -161,13 +161,13 @@ class DjangoSource:
     def _open(self, marker: Any) -> EntryChanges:
         self._names = dict(self._enabled().order_by().values_list("pk", "name").iterator(PAGE))
         self._schedules = {kind: dict(self._hashes(kind)) for kind in self._tables}
-        self._marker = marker
+        self._marker, self._hurried_ms = marker, self._now_ms()
         return EntryChanges(all_names=set(self._names.values()))
 
     def _hurry(self) -> None:
         """Read each task once from now on: the rest of this lap, and the next one, or it alone."""
         self._laps_at_once = 2 if self._after else 1
-        self._hurried_ms = self._now_ms()
+        self._hurried_ms = self._hurried_ms or self._now_ms()
 
     def _put_first(self, first: Mapping[int, int | None]) -> None:
         if first:

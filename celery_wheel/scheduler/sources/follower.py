@@ -113,8 +113,7 @@ class Follower:
         documents = {
             name: with_anchor_of(one.document, json_object(before[name].definition)) for name, one in entries.items()
         }
-        after_ms = {name: one.edited_ms if before[name].made else one.after_ms for name, one in entries.items()}
-        answers = self._ask("update", documents, _begin_after(after_ms))
+        answers = self._ask("update", documents, _times(entries))
         for name, answer in answers.items():
             if answer.result == "refused":
                 self._refuse("update", name, entries[name], answer)
@@ -126,8 +125,7 @@ class Follower:
     def _create(self, entries: dict[str, SourceEntry]) -> None:
         if not entries:
             return
-        after_ms = {name: one.after_ms for name, one in entries.items()}
-        answers = self._ask("create", {name: one.document for name, one in entries.items()}, _begin_after(after_ms))
+        answers = self._ask("create", {name: one.document for name, one in entries.items()}, _times(entries))
         taken = schedules_named(self._store(), [name for name in entries if answers[name].result == "already"])
         for name, entry in entries.items():
             if name in taken and taken[name].source != self.source:
@@ -174,9 +172,12 @@ def schedules_named(store: FullStore, names: Sequence[str]) -> dict[str, Schedul
     return {one.name: one for _, one in store.schedules_named(names)}
 
 
-def _begin_after(after_ms: Mapping[str, int | None]) -> dict[str, Any]:
-    """Return the option of a command after which instants schedules begin, or go on."""
-    return {"after_ms": {name: at_ms for name, at_ms in after_ms.items() if at_ms is not None}}
+def _times(entries: Mapping[str, SourceEntry]) -> dict[str, Any]:
+    """Return the options of a command after which instants schedules begin, or go on."""
+    return {
+        time: {name: at_ms for name, one in entries.items() if (at_ms := getattr(one, time)) is not None}
+        for time in ("after_ms", "edited_ms")
+    }
 
 
 def _digest_of(schedule: Schedule) -> bytes:

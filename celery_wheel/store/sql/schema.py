@@ -38,7 +38,7 @@ A row of wheel_timer without arguments takes about 300 bytes on SQLite: 150 in t
 whose pages are two thirds full, and 30 in each of the others: 720 characters are packed to 60, a route has two bytes in
 place of seven columns of names, a UUID has 16. A task id that is no UUID is kept as text after a zero byte, which no
 task id has; two zero bytes if one made 16. Equal ids are equal bytes, and no other comparison is made. Its columns of
-eight bytes come first, between which PostgreSQL leaves no room: 20 bytes a row.
+eight bytes come first, between which PostgreSQL leaves no room: 12 bytes a row.
 
 Each index costs a page written per message, unless new entries come at its end, as those of UUIDv7 do. The range reads,
 the guard's count and ``slice_end`` use that of positions alone. No foreign keys, which cost a lookup a row, and no

@@ -84,6 +84,25 @@ def test_an_update_withdraws_the_old_occurrence_and_makes_the_new_one(rig: Sched
     assert json.loads(before["definition"])["recurrence"]["spec"]["every_ms"] == 1_000
 
 
+@pytest.mark.parametrize(("edited_ms", "first_ms"), [(1_100, 1_200), (400, 1_200), (9_000, 1_800)])
+def test_an_update_goes_on_from_when_the_edit_was_seen(rig: ScheduleRig, edited_ms: int, first_ms: int) -> None:
+    """Also where later instants were made ahead, and are withdrawn; but after the last instant that has come."""
+    rig.create(every_ms=1_000)
+    rig.tick(1_500)
+    assert rig.schedule().last_ms == START_MS + 3_000
+    assert rig.change("update", {"report": definition(300)}, edited_ms={"report": START_MS + edited_ms}) == DONE
+    assert rig.schedule().made == 1 + len(range(first_ms, 3_500, 300))
+
+
+def test_an_update_of_a_schedule_whose_only_occurrence_is_withdrawn_begins_as_a_new_one(rig: ScheduleRig) -> None:
+    rig.create(every_ms=2_000)
+    rig.tick(500)
+    assert rig.schedule().made == 1
+    times = {"after_ms": {"report": START_MS + 100}, "edited_ms": {"report": START_MS + 400}}
+    assert rig.change("update", {"report": definition(150)}, **times) == DONE
+    assert rig.schedule().made == len(range(150, 2_501, 150))
+
+
 def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
     rig.change("update", {"report": definition(1_000, args=[1])})
