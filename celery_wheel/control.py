@@ -496,7 +496,8 @@ class Wheel:
         inbox = self._inbox(request.transactional) if request.kind in JOINABLE else None
         if inbox is not None:
             request.send_within(inbox.put_command, self.conf.shards)
-            return TransactionalRequest[Any](request)
+            joined: TransactionalRequest[Any] = TransactionalRequest(request)
+            return joined
         request.send()
         return request.chosen(request.receive())
 
