@@ -21,12 +21,11 @@ from typing import Protocol
 from celery_wheel.timing.arguments import integer
 
 _NS_PER_MS = 1_000_000
-# No wait overruns by more than this.
+# A wait does not count the time in which the machine was suspended: none overruns by more than this.
 _LONGEST_WAIT_NS = 1_000_000_000
 
 #: ``time.monotonic`` stands still on a suspended machine; on Linux CLOCK_BOOTTIME does not, on macOS CLOCK_MONOTONIC.
 _PASSING: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
 
 #: How long after a millisecond of the wall clock, which is read first, one of ``_PASSING`` begins: never too short.
 _PHASE_NS = min(-time.time_ns() + time.clock_gettime_ns(_PASSING) for _ in range(9)) % _NS_PER_MS
@@ -73,7 +72,7 @@ class SystemClock:
         return _passing_ns() // _NS_PER_MS
 
     def seconds_until(self, monotonic_ms: int) -> float:
-        """Return at most a second: a wait does not count the time in which the machine was suspended."""
+        """Return at most a second."""
         return max(0, min(monotonic_ms * _NS_PER_MS - _passing_ns(), _LONGEST_WAIT_NS)) / 1e9
 
     def wait_until(self, condition: threading.Condition, monotonic_until_ms: int | None) -> None:

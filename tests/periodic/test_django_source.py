@@ -294,6 +294,29 @@ def test_an_edit_has_the_instant_at_which_it_was_seen(three: Tables) -> None:
         three.ahead_ms += 60_000
 
 
+def test_an_edit_that_a_takeover_finds_has_the_instant_of_the_takeover(three: Tables) -> None:
+    three.source.reset()
+    seen_ms = three.now_ms()
+    three.source.read()
+    three.source.followed()
+    three.ahead_ms += 60_000
+    edited_ms = [one.edited_ms for one in three.read().entries.values()]
+    assert len(edited_ms) == 3
+    assert all(one is not None and seen_ms <= one < seen_ms + 30_000 for one in edited_ms)
+
+
+def test_an_expiry_keeps_the_instant_of_an_edit(three: Tables) -> None:
+    edit("a", expires=timezone.now() + timedelta(seconds=30))
+    three.read()
+    edit("a", expires=timezone.now() + timedelta(days=1))
+    seen_ms = three.now_ms()
+    three.source.read()  # it is not followed
+    three.ahead_ms += 60_000
+    changes = three.source.read()
+    assert changes is not None
+    assert seen_ms <= (changes.entries["a"].edited_ms or 0) < seen_ms + 30_000
+
+
 def test_names_that_are_swapped_over_two_pages_are_not_deleted_twice(many: Tables) -> None:
     store = {f"n{n}" for n in range(MANY)} | {"a"}
     many.source.reset()

@@ -117,6 +117,16 @@ def test_a_call_that_the_server_refuses_keeps_no_other_back(
     assert published.result is PublishResult.PUBLISHED
 
 
+def test_a_server_that_never_knows_a_script_is_asked_twice(
+    edges: tuple[RedisBroker, RedisBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a proxy that answers by another server each time."""
+    monkeypatch.setattr(connect.VERIFY, "text", "return redis.error_reply('NOSCRIPT none')")
+    monkeypatch.setattr(connect.VERIFY, "sha", "0" * 40)
+    with pytest.raises(BrokerError, match="none"):
+        edges[0].verify(SHARD, EPOCH, 0)
+
+
 def test_a_pipeline_has_a_bound(
     edges: tuple[RedisBroker, RedisBroker], client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
