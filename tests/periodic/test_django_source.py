@@ -479,6 +479,23 @@ def test_an_instant_counts_when_it_has_come(counted: Counted) -> None:
     assert last_and_count("a") == (counted.at(0), 1)
 
 
+def test_a_run_that_is_withdrawn_before_its_instant_does_not_count(counted: Counted) -> None:
+    counted.write()
+    PeriodicTask.objects.filter(name="a").update(one_off=True)
+    a, b = counted.schedule("a"), counted.schedule("b")
+    counted.tables.ahead_ms = -11 * MINUTE
+    counted.make(a)
+    counted.make(b)
+    counted.write()
+    [row, _] = sorted(counted.holder.slice(), key=lambda one: one.id)
+    counted.holder.apply(moves=[counted.holder.stop(row)], outcomes=[counted.holder.outcome(row.id)])
+    counted.tables.ahead_ms = 0
+    counted.write()
+    assert last_and_count("a") == (None, 0)
+    assert PeriodicTask.objects.get(name="a").enabled
+    assert last_and_count("b") == (counted.at(0), 1)
+
+
 def test_a_one_off_task_is_disabled_after_its_run(counted: Counted) -> None:
     counted.write()
     PeriodicTask.objects.filter(name="a").update(one_off=True)

@@ -35,6 +35,7 @@ from typing import Any
 from celery_wheel.engine.intake.inbox import DEFINING, MAX_NAMES, ScheduleCommand
 from celery_wheel.engine.recurring.location import conclude, locate
 from celery_wheel.engine.recurring.materialise import reason_of, unmade_since
+from celery_wheel.engine.recurring.occurrence import read_header
 from celery_wheel.engine.recurring.overlap import skips_between
 from celery_wheel.engine.recurring.runs import ALL_RUNS
 from celery_wheel.engine.round import Context
@@ -283,7 +284,7 @@ class _Alteration:
             state |= {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
         elif not schedule.paused:
             state |= {"broken": False, "note": ""}
-        self._write(definition=self._text, next_ms=next_ms, made=made, **state)
+        self._write(definition=self._text, next_ms=next_ms, made=made, last_ms=self._last_made(withdrawn), **state)
         return _done(too_late)
 
     def pause(self) -> Result:
@@ -303,6 +304,7 @@ class _Alteration:
             note=self.command.reason,
             next_ms=None,
             made=schedule.made - sum(run.at_ms > work.now_ms for run in withdrawn),
+            last_ms=self._last_made(withdrawn),
             since_ms=max(since_ms, self._published_upto(too_late)) if since_ms == work.now_ms else since_ms,
         )
         return _done(too_late)
@@ -338,6 +340,19 @@ class _Alteration:
             if shard != self.work.state.shard:
                 self.elsewhere[shard].append(row.task_id)
         return withdrawn, sorted(too_late)
+
+    def _last_made(self, withdrawn: Sequence[schedule_model.Run]) -> int | None:
+        """Return the last instant that was made and is not withdrawn, which the withdrawn occurrences name as the one
+        before them: the next one names it too."""
+        ids, last_ms = {run.timer_id for run in withdrawn}, self.schedule.last_ms
+        before = {
+            run.at_ms: schedule_model.whole(read_header(row).get("previous"))
+            for run, row, _ in self.pending
+            if row.id in ids
+        }
+        while last_ms in before:
+            last_ms = before.pop(last_ms)
+        return last_ms
 
     def _published_upto(self, too_late: list[int]) -> int:
         """Return the last instant that may have been published: now, unless due time has gone back."""

@@ -5,8 +5,9 @@
     at the start     schedules whose last instant the row does not have: a former holder did not write it back
     every EVERY_S    the runs since the last batch, once their instants have come ──► UPDATE of NAMES rows at a time
 
-``last_run_at`` is the instant, and its former value is a condition of the update: an instant counts once. A batch of
-many runs is written in parts of PART_S, so that an edit of a row does not wait for it.
+``last_run_at`` is the instant, and its former value is a condition of the update: an instant counts once. A run that
+was made ahead of its instant and withdrawn before it, by an edit, does not count. A batch of many runs is written in
+parts of PART_S, so that an edit of a row does not wait for it.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ NAMES, AT_ONCE = 500, 5_000
 #: The most instants of one schedule that are counted for a former holder.
 MOST_MISSED = 1_000
 
-#: The name of a row, an instant in milliseconds, and the number of runs up to it.
-RunCount = tuple[str, int, int]
+#: The name of a row, an instant in milliseconds, the number of runs up to it, and the stored row of one that was read
+#: before its instant.
+RunCount = tuple[str, int, int, int | None]
 
 
 def tables_and_counts(app: Any) -> tuple[DjangoSource, RunCounts]:
@@ -99,17 +101,18 @@ class RunCounts:
             missed: list[RunCount] = []
             yield from self._read_missed(store, missed)
             self._waiting += missed
-            self._counted_to = {name: last_ms for name, last_ms, _ in missed}
+            self._counted_to = {name: last_ms for name, last_ms, *_ in missed}
             self._last_run = numbers
         yield from self._read_runs(store, self._last_run)
         self._counted_to = {}
-        yield from self._write()
+        yield from self._write(store)
 
     def _read_runs(self, store: FullStore, last_run: list[int]) -> Iterator[None]:
         for shard in range(len(last_run)):
             while runs := store.browse.runs_after(shard, last_run[shard], AT_ONCE):
+                now_ms = self._now_ms()
                 self._waiting += [
-                    (one.name, one.instant_ms, 1)
+                    (one.name, one.instant_ms, 1, one.timer_id if one.instant_ms > now_ms else None)
                     for one in runs
                     if one.source == DJANGO
                     and one.name is not None
@@ -127,12 +130,17 @@ class RunCounts:
                 missed += _missed(made[name], None if last_run_at is None else at_ms(last_run_at))
             yield
 
-    def _write(self) -> Iterator[None]:
+    def _write(self, store: FullStore) -> Iterator[None]:
         # The rest of a batch that failed comes by itself: its last update may have been carried out.
         yield from self._write_due()
         now_ms = self._now_ms()
-        for name, instant_ms, count in self._waiting:
-            if instant_ms <= now_ms:
+        due = [one for one in self._waiting if one[1] <= now_ms]
+        withdrawn: set[int] = set()
+        for part in parts([timer_id for *_, timer_id in due if timer_id is not None], NAMES):
+            withdrawn |= store.browse.cancelled_among(part)
+            yield
+        for name, instant_ms, count, timer_id in due:
+            if timer_id not in withdrawn:
                 last_ms, before = self._due.get(name, (0, 0))
                 self._due[name] = max(last_ms, instant_ms), before + count
         self._waiting = [one for one in self._waiting if one[1] > now_ms]
@@ -173,4 +181,4 @@ def _missed(schedule: Schedule, last_run_ms: int | None) -> Iterable[RunCount]:
         except RecurrenceError:
             return
         count = sum(1 for _ in islice(recurrence.between(last_run_ms, last_ms), MOST_MISSED))
-    yield schedule.name, last_ms, max(1, min(count, MOST_MISSED))
+    yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, select, tupl
 from celery_wheel.store import schedule_model
 from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
+from celery_wheel.store.sql.browse.messages import OUTCOMES, TASK, TASKS, Messages, lanes_of, state_of
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import lane, outcome, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of
@@ -123,6 +123,13 @@ class ScheduleViews(Messages):
         with self._database.reading() as connection:
             found = connection.execute(later.limit(limit)).all()
         return [schedule_model.RunOfSource(row[0], row[1] or 0, bool(row[2]), *row[3:]) for row in found]
+
+    def cancelled_among(self, timer_ids: Sequence[int]) -> set[int]:
+        """Return those of these rows that are cancelled."""
+        stopped = select(outcome.c.timer_id).select_from(OUTCOMES).where(timer.c.lane == STOPPED)
+        found = stopped.where(outcome.c.timer_id.in_(timer_ids), outcome.c.kind == "cancelled")
+        with self._database.reading() as connection:
+            return set(connection.scalars(found))
 
     def last_run(self, shard: int) -> int:
         """Return the row of a shard's last run; 0 where it has none."""

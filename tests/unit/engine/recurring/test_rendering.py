@@ -56,6 +56,22 @@ def test_an_occurrence_knows_the_instant_before_it(rig: ScheduleRig) -> None:
     assert {one.due_ms for one in seen.occurrences[4:]} == {rig.clock.now_ms()}
 
 
+@pytest.mark.parametrize("do", ["update", "pause"])
+def test_an_occurrence_names_no_withdrawn_instant_as_the_one_before_it(rig: ScheduleRig, do: str) -> None:
+    seen = noting(rig)
+    rig.create()
+    rig.tick(1_500)
+    assert [one.instant_ms - START_MS for one in seen.occurrences] == [1_000, 2_000, 3_000]
+    if do == "update":
+        rig.change("update", {"report": definition(700)})
+    else:
+        rig.change("pause", ["report"])
+        rig.change("resume", ["report"])
+    assert rig.outcomes() == ["cancelled", "cancelled"]
+    rig.tick(100)
+    assert seen.occurrences[3].previous_ms == START_MS + 1_000
+
+
 def test_an_occurrence_keeps_its_id_when_its_commit_fails(rig: ScheduleRig) -> None:
     seen = noting(rig)
     rig.create(every_ms=2_500)
