@@ -222,8 +222,6 @@ def read_definition(text: str) -> Definition:
         raise RecurrenceError(f"the definition must be JSON, got {text!r:.100}: {error}") from None
     try:
         return _checked(document)
-    except PackageMissing as error:  # the schedule was made where the package is installed
-        raise RecurrenceError(f"recurrence: {error}") from None
     except RecursionError:
         raise RecurrenceError(f"the definition must be nested less deeply, got {text!r:.100}") from None
 
@@ -303,7 +301,7 @@ def _recurrence(text: str) -> Recurrence:
     document = json.loads(text)
     try:
         recurrence = recurring.from_json(document)
-    except RecurrenceError as error:
+    except (RecurrenceError, PackageMissing) as error:  # a package that is installed where the schedule was made
         raise RecurrenceError(f"recurrence: {error}") from None
     if not isinstance(recurrence, recurring.Recurrence):
         refuse("recurrence", 'an object of kind "recurrence"', document)

@@ -60,6 +60,8 @@ class Recurrence:
     without: Calendar | None = None
     _clock: WallClock = field(init=False, repr=False, compare=False)
     _in_zone: Spec = field(init=False, repr=False, compare=False)
+    #: An instant, and the first one of the spec after it: very many schedules that share a crontab ask for it in a row.
+    _last: tuple[int, int] = field(default=(0, 0), init=False, repr=False, compare=False)
 
     if TYPE_CHECKING:
 
@@ -153,8 +155,14 @@ class Recurrence:
 
     def _bare_after(self, at_ms: int) -> int | None:
         """Return the first instant of the spec within the limits, also one that ``without`` leaves out."""
-        found = self._of_spec(max(at_ms, (self.start_ms or 0) - 1), self.gap)
-        return found if found is not None and self._is_within(found) else None
+        since_ms, found = self._last
+        if since_ms <= at_ms < found:
+            return found
+        first = self._of_spec(max(at_ms, (self.start_ms or 0) - 1), self.gap)
+        if first is None or not self._is_within(first):
+            return None
+        object.__setattr__(self, "_last", (at_ms, first))
+        return first
 
     def _of_spec(self, at_ms: int, gap: Gap) -> int | None:
         if at_ms >= END_OF_TIME_MS:

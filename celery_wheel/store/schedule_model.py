@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
@@ -157,11 +157,18 @@ def schedule_before(change: Revision) -> Schedule | None:
         return Schedule(change.schedule, change.name, change.before, "", number, None, note=note, broken=True)
 
 
+_NAMES = [one.name for one in fields(Schedule)]
+
+
+def _values_of(schedule: Schedule) -> dict[str, Any]:
+    return {name: getattr(schedule, name) for name in _NAMES}  # ``asdict`` copies each value, in five times the time
+
+
 def revised(
     schedule: Schedule, what: str, actor: str, reason: str, at_ms: int, **changes: Any
 ) -> tuple[Schedule, Revision]:
     """Return a schedule, which is stored or of revision 0, with its changes and their revision."""
-    number, before = schedule.revision + 1, json.dumps(asdict(schedule)) if schedule.revision else ""
+    number, before = schedule.revision + 1, json.dumps(_values_of(schedule)) if schedule.revision else ""
     revision = Revision(schedule.id, number, schedule.name, what, actor, reason, at_ms, before)
     return replace(schedule, revision=number, **changes), revision
 

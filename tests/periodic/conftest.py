@@ -38,6 +38,7 @@ class Tables:
                 found.all_names = changes.all_names or found.all_names
                 found.entries |= changes.entries
                 found.gone += changes.gone
+                found.retimed += changes.retimed
                 self.source.followed()
             elif turn and not self.source.has_more:  # a change that nothing explains is read at the second look
                 return found

@@ -19,13 +19,17 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks, SolarSchedule
 
+from celery_wheel import Celery
 from celery_wheel.errors import StoreError
+from celery_wheel.recurring.definition import dumped
 from celery_wheel.scheduler.sources import EntryChanges, django_source, run_counts
 from celery_wheel.scheduler.sources.django_rows import PAGE, TaskReader
 from celery_wheel.scheduler.sources.django_source import FULL_READ_S
+from celery_wheel.scheduler.sources.follower import Follower
 from celery_wheel.scheduler.sources.run_counts import EVERY_S, RunCounts
 from celery_wheel.store import open_store
 from celery_wheel.store.schedule_model import DJANGO, Schedule
+from celery_wheel.testing import VirtualWheel
 from tests.kit.holder import Holder
 from tests.kit.schedules import occurrence, revision, step
 from tests.periodic.conftest import Tables
@@ -346,6 +350,108 @@ def test_a_change_of_very_many_is_found_by_a_lap(many: Tables, monkeypatch: pyte
     changes = many.read()
     assert all(seen_ms <= (one.edited_ms or 0) < seen_ms + 30_000 for one in changes.entries.values())
     assert len({*first.entries, *changes.entries}) == sum(f"n{n}".startswith("n1") for n in range(MANY))
+
+
+@pytest.fixture
+def alike(tables: Tables, task: Make, nine: Any, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    """Pairs of tasks: of one crontab without and with limits, and of one solar event."""
+    monkeypatch.setattr(django_source, "ALIKE", 2)
+    now = timezone.now()
+    sun = SolarSchedule.objects.create(event="sunrise", latitude="48.85", longitude="2.35")
+    for n in range(2):
+        task(f"nine{n}", crontab=nine, args=f"[{n}]")
+        task(f"limited{n}", crontab=nine, start_time=now, expires=now + timedelta(days=900), queue=f"q{n}")
+        task(f"sun{n}", solar=sun, last_run_at=now)
+    task("ten minutes")
+    age()
+    return tables
+
+
+def edit_schedules() -> None:
+    """Give the crontab another hour and the default zone, which a document leaves out, and the sun another event."""
+    for of, values in ((CrontabSchedule, {"hour": "10", "timezone": "UTC"}), (SolarSchedule, {"event": "sunset"})):
+        found: Any = of.objects.get()
+        for field, value in values.items():
+            setattr(found, field, value)
+        found.save()
+
+
+def retimed(changes: EntryChanges) -> list[list[str]]:
+    return sorted(sorted(one.entries) for one in changes.retimed)
+
+
+def test_an_edit_of_a_schedule_that_tasks_share_is_one_change(alike: Tables) -> None:
+    alike.read()
+    edit_schedules()
+    changes = alike.read()
+    assert changes.entries == {}
+    assert retimed(changes) == [["limited0", "limited1"], ["nine0", "nine1"], ["sun0", "sun1"]]
+    assert all(one.edited_ms for group in changes.retimed for one in group.entries.values())
+    assert alike.source.read() is None
+    alike.monotonic_s = FULL_READ_S
+    assert alike.source.read() is None, "a lap finds them as they were followed"
+
+
+def test_a_task_that_was_edited_with_its_schedule_is_an_entry(alike: Tables) -> None:
+    alike.read()
+    edit_schedules()
+    edit("nine0", args="[7]")
+    PeriodicTask.objects.filter(name="sun1").update(queue="mail")  # which moves no change date
+    changes = alike.read()
+    assert retimed(changes) == [["limited0", "limited1"]]
+    assert sorted(changes.entries) == ["nine0", "nine1", "sun0", "sun1"]
+    assert changes.entries["nine0"].document["args"] == [7]
+
+
+def test_a_retimed_task_that_is_missed_comes_as_an_entry(alike: Tables) -> None:
+    alike.read()
+    edit_schedules()
+    first = alike.source.read()
+    [edited_ms] = {one.entries["nine1"].edited_ms for one in first.retimed if "nine1" in one.entries}
+    alike.ahead_ms = 60_000
+    alike.source.followed(["nine1"])
+    changes = alike.read()
+    assert list(changes.entries) == ["nine1"]
+    assert changes.entries["nine1"].edited_ms == edited_ms
+
+
+def test_a_schedule_that_is_edited_to_nonsense_gives_broken_entries(alike: Tables) -> None:
+    alike.read()
+    CrontabSchedule.objects.update(hour="nine")
+    PeriodicTasks.update_changed()
+    changes = alike.read()
+    assert changes.retimed == []
+    assert sorted(changes.entries) == ["limited0", "limited1", "nine0", "nine1"]
+    assert all("broken" in one.document for one in changes.entries.values())
+
+
+def test_a_retimed_schedule_is_as_its_entry_says(alike: Tables) -> None:
+    with VirtualWheel(Celery("shop", broker="memory://", set_as_current=False)) as wheel:
+        wheel.freeze()
+
+        def ask(do: str, names: Any, options: dict[str, Any]) -> Any:
+            how: Any = {"actor": "source", "reason": "test"}
+            return wheel.app.wheel.schedules.change(do, names, how=how, source=DJANGO, **options)
+
+        follower = Follower(DJANGO, lambda: wheel.app.wheel.store, ask, alike.now_ms, hands_back=False)
+        assert follower.follow(alike.read()) == []
+        kept = wheel.app.wheel.schedules.get("sun0")
+        wheel.app.wheel.schedules.delete("nine0")
+        edit_schedules()
+        assert follower.follow(alike.source.read()) == ["nine0"]
+        alike.source.followed(["nine0"])
+        follower.follow(alike.read())
+        alike.source.reset()
+        entries = alike.read().entries
+        found = {one.name: one for _, one in wheel.app.wheel.store.schedules_named(list(entries))}
+        assert len(entries) == len(found) == 7
+        for name, one in entries.items():
+            assert found[name].definition == dumped(one.document), name
+        assert found["sun0"].revision == kept.revision + 1
+        follower.follow(EntryChanges(entries))
+        assert {one.name: one.revision for _, one in wheel.app.wheel.store.schedules_named(list(entries))} == {
+            name: one.revision for name, one in found.items()
+        }
 
 
 def test_reading_a_task_once_more_remembers_no_more(three: Tables) -> None:

@@ -213,11 +213,13 @@ def _schedule_command(item: model.InboxItem, fields: dict[str, Any]) -> Schedule
     do, definitions = fields["do"], dict[str, Any]()
     if do not in (*DEFINING, "delete", "pause", "resume", "trigger", "backfill"):
         raise Malformed(f"do must be a change of a schedule; a newer celery-wheel may have written it; got {do!r:.60}")
-    if do in DEFINING:
+    if do in DEFINING and "definition" not in fields:
         definitions = dict(fields["definitions"])
         fields["names"] = list(definitions)
     times = fields.get("from_ms"), fields.get("upto_ms"), fields.get("every_ms", 0)
     names, overlap = _names(fields, "names"), fields.get("overlap")
+    if do in DEFINING and not definitions:
+        definitions = dict.fromkeys(names, fields["definition"])  # which all names share
     if do == "backfill":
         if overlap not in (None, *BACKFILL_OVERLAPS):
             raise Malformed(f"overlap must be one of {', '.join(BACKFILL_OVERLAPS)}, got {overlap!r:.60}")

@@ -30,7 +30,7 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_wheel.engine.intake.inbox import DEFINING, MAX_NAMES, ScheduleCommand
 from celery_wheel.engine.recurring.location import conclude, locate
@@ -50,7 +50,6 @@ from celery_wheel.recurring.definition import (
     read_definition,
     read_document,
     reason_not_run,
-    to_text,
 )
 from celery_wheel.store import schedule_model
 from celery_wheel.store.audit_model import PROGRAM
@@ -58,6 +57,9 @@ from celery_wheel.store.model import CANCEL, NewItem, Row
 from celery_wheel.values import parts
 from celery_wheel.values.log import get_logger
 from celery_wheel.values.text import END_OF_TIME_MS, text_rule
+
+if TYPE_CHECKING:
+    from celery_wheel.recurring import Recurrence
 
 logger = get_logger(__name__)
 
@@ -104,11 +106,14 @@ def change_schedules(ctx: Context, state: ShardState, command: ScheduleCommand) 
     pending: dict[int | None, list[tuple[schedule_model.Run, Row, int]]] = {}
     kept = schedules if command.do in KEEPING else {}
     changed = {} if kept else schedules
-    if changed and command.do != "resume":
-        for found in ctx.store.runs_of([one.id for one in changed.values()], True, ALL_RUNS):
+    work = UnitOfWork(state, ctx.clock.now_ms())
+    # A new definition withdraws what was made ahead; most schedules have nothing of that kind.
+    withdraws_all = command.do in ("pause", "delete")
+    ahead = [one.id for one in changed.values() if withdraws_all or (one.last_ms or 0) > work.now_ms]
+    if ahead and command.do != "resume":
+        for found in ctx.store.runs_of(ahead, True, ALL_RUNS):
             pending.setdefault(found[0].schedule, []).append(found)
         yield "occurrences found"
-    work = UnitOfWork(state, ctx.clock.now_ms())
     names = [name for name in command.names if name not in elsewhere]
     results = dict.fromkeys(names, UNKNOWN) | dict.fromkeys(kept, ALREADY)
     _warn_of_kept(ctx, command, kept)
@@ -225,7 +230,7 @@ class _Alteration:
         self.schedule = schedule
         self.pending = pending
         self._text = schedule.definition  #: the new definition
-        self._why_not: str | None = None  #: the reason for which the wheel does not run the new definition
+        self._recurrence: Recurrence | None = None  #: of the new definition; None: the wheel does not run it
         self._refusal: Result | None = None
         self._unmade: list[schedule_model.Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
@@ -250,9 +255,12 @@ class _Alteration:
         schedule, now_ms = self.schedule, self.work.now_ms
         new = self.command.definitions[schedule.name]
         document = patched(schedule.definition, new) if self.command.do == "patch" else new
-        self._text, self._why_not = to_text(document), reason_not_run(document)
-        if self._why_not is None:
-            read_definition(self._text).recurrence.next_after(now_ms, schedule.made)
+        if reason_not_run(document) is not None:
+            self._text = dumped(document)
+        else:
+            self._text, definition = read_document(document)
+            self._recurrence = definition.recurrence
+            self._recurrence.next_after(now_ms, schedule.made)
         since_ms = schedule.since_ms if schedule.next_ms is None else schedule.next_ms - 1
         if since_ms is not None:
             self._unmade = self._skips(since_ms, schedule_model.PAUSED if schedule.paused else schedule_model.MISSED)
@@ -268,20 +276,22 @@ class _Alteration:
         work, schedule = self.work, self.schedule
         if self._text == schedule.definition and not schedule.broken:
             return ALREADY
-        withdrawn, too_late = self._withdraw([one for one in self.pending if one[0].at_ms > work.now_ms])
+        ahead = [one for one in self.pending if one[0].at_ms > work.now_ms and not one[0].requested]
+        withdrawn, too_late = self._withdraw(ahead)
         made, next_ms = schedule.made - len(withdrawn), None
-        if not schedule.paused and self._why_not is None:
+        if not schedule.paused and self._recurrence is not None:
             after_ms, times = self._published_upto(too_late), self.command
             if made and (edited_ms := times.edited_ms.get(schedule.name)) is not None:
                 after_ms = min(after_ms, self._last_instant(edited_ms))
             elif not made:
                 after_ms = times.after_ms.get(schedule.name, after_ms)
-            next_ms = read_definition(self._text).recurrence.next_after(after_ms, made)
+            next_ms = self._recurrence.next_after(after_ms, made)
             self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade
         state: dict[str, Any] = {"since_ms": max(work.now_ms, schedule.since_ms or 0) if schedule.paused else None}
-        if self._why_not is not None:
-            state |= {"broken": BROKEN in self.command.definitions[schedule.name], "note": self._why_not}
+        if self._recurrence is None:
+            new = self.command.definitions[schedule.name]
+            state |= {"broken": BROKEN in new, "note": reason_not_run(new)}
         elif not schedule.paused:
             state |= {"broken": False, "note": ""}
         self._write(definition=self._text, next_ms=next_ms, made=made, last_ms=self._last_made(withdrawn), **state)
@@ -379,6 +389,8 @@ class _Alteration:
 
     def _skips(self, since_ms: int, reason: str) -> list[schedule_model.Skip]:
         """Return the skips of the instants since one, up to now, by the former definition."""
+        if since_ms >= self.work.now_ms:  # as mostly: the next instant is still to come
+            return []
         try:
             recurrence = read_definition(self.schedule.definition).recurrence
             return skips_between(self.schedule.id, recurrence, since_ms, self.work.now_ms, reason)

@@ -46,11 +46,20 @@ class SourceEntry:
 
 
 @dataclass(slots=True)
+class Retimed:
+    """Entries that have changed in nothing but their recurrence, which they share; each has no other part."""
+
+    recurrence: Document
+    entries: dict[str, SourceEntry]
+
+
+@dataclass(slots=True)
 class EntryChanges:
     """Entries of a source that may have changed, and the names of those that are no more."""
 
     entries: dict[str, SourceEntry] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
+    retimed: list[Retimed] = field(default_factory=list)
     all_names: Collection[str] | None = None  #: of all entries that there are, where all names have to be compared
 
 
@@ -63,8 +72,9 @@ class EntrySource(Protocol):
         """Return changes since the last call, or None without any; and again what the last call returned, unless it
         was followed. The first call returns all names; the entries come with it, or with the calls after it."""
 
-    def followed(self) -> None:
-        """Note that the changes of the last ``read`` are in the store."""
+    def followed(self, missed: Collection[str] = ()) -> None:
+        """Note that the changes of the last ``read`` are in the store, but for retimed entries, ``missed``, that are to
+        be read as a whole."""
 
     def reset(self) -> None:
         """Have the next ``read`` be the first one."""
@@ -80,6 +90,10 @@ class EntrySource(Protocol):
 
 def broken(task: str, reason: str) -> SourceEntry:
     return SourceEntry({"task": task or "unknown", BROKEN: _text(reason)})
+
+
+def is_broken(entry: SourceEntry) -> bool:
+    return BROKEN in entry.document
 
 
 def of_base(task: str, reason: str) -> SourceEntry:

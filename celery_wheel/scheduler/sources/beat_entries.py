@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import count
 from threading import Lock
@@ -83,9 +83,9 @@ class EntryListing:
         if before is None:
             return EntryChanges(entries, all_names=entries.keys())
         changed = {name: entries[name] for name, one in self._read_digests.items() if before.get(name) != one}
-        return EntryChanges(changed, [name for name in before if name not in entries])
+        return EntryChanges(changed, gone=[name for name in before if name not in entries])
 
-    def followed(self) -> None:
+    def followed(self, missed: Collection[str] = ()) -> None:
         self._followed, self._digests = self._read, self._read_digests
 
     def reset(self) -> None:

@@ -14,7 +14,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import starmap
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from celery_wheel.errors import PackageMissing, RecurrenceError
@@ -22,14 +24,15 @@ from celery_wheel.recurring import Crontab, Instants, Interval, Recurrence, Sola
 from celery_wheel.recurring.checks import refuse
 from celery_wheel.recurring.definition import check_call
 from celery_wheel.recurring.local import zone_name
-from celery_wheel.scheduler.sources import BEAT_HEADER, Document, SourceEntry, broken
+from celery_wheel.scheduler.sources import BEAT_HEADER, Document, SourceEntry, broken, is_broken
 from celery_wheel.values.instants import ms_of
 
 _MS = {"days": 86_400_000.0, "hours": 3_600_000.0, "minutes": 60_000.0, "seconds": 1_000.0, "microseconds": 0.001}
 
 
 class TaskColumns(NamedTuple):
-    """The columns of a PeriodicTask and of its schedule; ``zone`` as text."""
+    """The columns of a PeriodicTask and of its schedule; ``zone`` as text. From ``one_off`` on, they make a recurrence;
+    that of an interval has its anchor from the others."""
 
     pk: int
     name: str
@@ -42,13 +45,13 @@ class TaskColumns(NamedTuple):
     exchange: str | None
     routing_key: str | None
     priority: int | None
-    expires: datetime | None
     expire_seconds: int | None
-    one_off: bool
-    start_time: datetime | None
     last_run_at: datetime | None
     total_run_count: int
     date_changed: datetime
+    one_off: bool
+    start_time: datetime | None
+    expires: datetime | None
     interval_id: int | None
     crontab_id: int | None
     solar_id: int | None
@@ -67,17 +70,27 @@ class TaskColumns(NamedTuple):
     zone: str | None
 
 
+#: Nothing, in the place of the columns that make no recurrence.
+_OF_TASK: tuple[Any, ...] = (None,) * TaskColumns._fields.index("one_off")
+
+#: Recurrences that stay read.
+RECURRENCES = 1_000
+
+
 def is_over(row: TaskColumns, now_ms: int) -> bool:
     """Whether django-celery-beat would disable the row instead of running it again."""
     has_run = row.one_off and row.total_run_count > 0
     return has_run or (isinstance(row.expires, datetime) and at_ms(row.expires) <= now_ms)
 
 
-def entry_of_row(row: TaskColumns, zone: str | None) -> SourceEntry:
-    """Return the entry of a row; ``zone`` is the one of all crontabs, or None: each has its own."""
+def entry_of_row(row: TaskColumns, zone: str | None, *, is_whole: bool = True) -> SourceEntry:
+    """Return the entry of a row, or its recurrence alone; ``zone`` is the one of all crontabs, or None: each has its
+    own."""
     try:
-        document: Document = {"recurrence": to_json(_recurrence(row, zone)), **_call(row)}
-        check_call(document)
+        document: Document = {"recurrence": _recurrence_document(row, zone)}
+        if is_whole:
+            document |= _call(row)
+            check_call(document)
         return SourceEntry(document, _after_ms(row))
     except (RecurrenceError, PackageMissing) as error:
         return broken(row.task, str(error))
@@ -96,6 +109,18 @@ def _after_ms(row: TaskColumns) -> int:
     if row.clocked__clocked_time is not None:
         return at_ms(row.clocked__clocked_time) - 1
     return at_ms(row.date_changed) if row.start_time is None else at_ms(row.start_time) - 1
+
+
+def _recurrence_document(row: TaskColumns, zone: str | None) -> Document:
+    if row.interval_id is not None:
+        return to_json(_recurrence(row, zone))
+    return _shared_recurrence(row[len(_OF_TASK) :], zone)
+
+
+@lru_cache(RECURRENCES)
+def _shared_recurrence(columns: tuple[Any, ...], zone: str | None) -> Document:
+    """Return the recurrence of columns that many rows have in common; do not change it."""
+    return to_json(_recurrence(TaskColumns(*_OF_TASK, *columns), zone))
 
 
 def _recurrence(row: TaskColumns, zone: str | None) -> Recurrence:
@@ -166,6 +191,14 @@ _OWN = [name for name in TaskColumns._fields if name != "zone"]
 _TIMES = ("expires", "start_time", "clocked__clocked_time")
 _MARKED = [name for name in _OWN if name not in (*_TIMES, "last_run_at", "total_run_count", "date_changed")]
 
+#: Bits of a mark that are of the schedule; the bits above them are of the task.
+_SCHEDULE_BITS = 64
+
+
+def is_same_task(mark: int, other: int) -> bool:
+    """Whether two marks are of one task, whose schedule may have been edited in between."""
+    return mark >> _SCHEDULE_BITS == other >> _SCHEDULE_BITS
+
 
 @dataclass(frozen=True, slots=True)
 class TableTask:
@@ -182,6 +215,15 @@ class TableTask:
     @property
     def entry(self) -> SourceEntry:
         return broken(self.task, self.reason) if self.columns is None else entry_of_row(self.columns, self.zone)
+
+    @property
+    def retimed(self) -> SourceEntry | None:
+        """The entry with its recurrence alone; None of an interval, whose anchor is of the row, and of what cannot be
+        read."""
+        if self.columns is None or self.columns.interval_id is not None:
+            return None
+        found = entry_of_row(self.columns, self.zone, is_whole=False)
+        return None if is_broken(found) else found
 
 
 class TaskReader:
@@ -207,16 +249,18 @@ class TaskReader:
 
     def marks(self, query: Any) -> dict[int, int]:
         """Return id → a hash of what the entry is made of, of values as the database has them: a tenth of the work of
-        an entry. A run does not change it, but that of a one-off task."""
+        an entry. A run does not change it, but that of a one-off task. An edit of the schedule changes the low bits."""
         from django.db import connections
         from django.db.models import BooleanField, ExpressionWrapper, Q
 
         more: dict[str, Any] = {f"as_{name}": _as_text(name) for name in (*_TIMES, "crontab__timezone")}
         more["has_run"] = ExpressionWrapper(Q(one_off=True, total_run_count__gt=0), BooleanField())
         marked = query.annotate(**more).values_list(*_MARKED, *more)
+        of_schedule = ["__" in name for name in (*_MARKED, *more)]
+        own, shared = (itemgetter(*[n for n, one in enumerate(of_schedule) if one == kind]) for kind in (False, True))
         with connections[query.db].cursor() as cursor:
             cursor.execute(*marked.query.get_compiler(query.db).as_sql())
-            return {row[0]: hash(row) for row in cursor.fetchall()}
+            return {row[0]: _mark(hash(own(row)), hash(shared(row))) for row in cursor.fetchall()}
 
     def read(self, query: Any) -> list[TableTask]:
         from django.db import DataError
@@ -237,6 +281,10 @@ class TaskReader:
     def _read(self, query: Any) -> list[TableTask]:
         rows = starmap(TaskColumns, query.annotate(zone=_as_text("crontab__timezone")).values_list(*_OWN, "zone"))
         return [TableTask(one.pk, one.name, one.task, one.enabled, one, self._zone) for one in rows]
+
+
+def _mark(of_task: int, of_schedule: int) -> int:
+    return (of_task << _SCHEDULE_BITS) + of_schedule % (1 << _SCHEDULE_BITS)
 
 
 def _as_text(column: str) -> Any:

@@ -15,23 +15,34 @@
                   start, so that edits are live meanwhile; else in FULL_READ_S
 
 A row is read as an entry only where it differs from what was followed, by a hash of its columns: a lap over a million
-rows that are as they were costs seconds. The marker and date_changed are django-celery-beat's own, and an update by
-queryset changes neither. A subclass of ``DatabaseScheduler`` that reads other rows, or decides otherwise when they are
-due, keeps its entries.
+rows that are as they were costs seconds. Where nothing but a schedule has changed that ALIKE tasks share, their new
+recurrence is one change, which costs a third. The marker and date_changed are django-celery-beat's own, and an update
+by queryset changes neither. A subclass of ``DatabaseScheduler`` that reads other rows, or decides otherwise when they
+are due, keeps its entries.
 """
 
 from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from celery_wheel.scheduler.sources import EntryChanges, SourceEntry
-from celery_wheel.scheduler.sources.django_rows import PAGE, TableTask, TaskColumns, TaskReader, at_ms, is_over
+from celery_wheel.recurring.definition import dumped
+from celery_wheel.scheduler.sources import EntryChanges, Retimed, SourceEntry
+from celery_wheel.scheduler.sources.django_rows import (
+    PAGE,
+    TableTask,
+    TaskColumns,
+    TaskReader,
+    at_ms,
+    is_over,
+    is_same_task,
+)
 from celery_wheel.store.schedule_model import DJANGO
 from celery_wheel.values import parts
 
@@ -60,6 +71,9 @@ IDS = 500
 
 #: Rows of schedules that are read at each change.
 FEW = 2_000
+
+#: Tasks from which on an edit of the schedule that they share is one change; each of fewer is read as an entry.
+ALIKE = 20
 
 #: Ids in the line at one change; above it, a lap finds the changes.
 MANY = 100_000
@@ -134,20 +148,24 @@ class DjangoSource:
         elif self._is_unexplained:
             self._is_unexplained = False
             self._hurry()
-        entries: dict[str, SourceEntry] = {}
-        self._read_line(entries)
+        found = EntryChanges()
+        self._read_line(found)
         if not self._line and (self._laps_at_once or self._monotonic_s() >= self._page_at_s):
-            self._read_page(entries)
+            self._read_page(found)
         if self._gone:
             names = set(self._names.values())
-            self._gone = [name for name in self._gone if name not in names]
-            entries = {name: one for name, one in entries.items() if name not in self._gone}
-        if entries or self._gone:
-            return EntryChanges(entries, self._gone)
+            found.gone = self._gone = [name for name in self._gone if name not in names]
+            found.entries = {name: one for name, one in found.entries.items() if name not in self._gone}
+        if found.entries or found.retimed or found.gone:
+            return found
         self.is_followed = self.is_followed or not self.has_more
         return None
 
-    def followed(self) -> None:
+    def followed(self, missed: Collection[str] = ()) -> None:
+        again = {pk: seen_ms for pk, seen_ms in self._unfollowed.items() if missed and self._names.get(pk) in missed}
+        for pk in again:
+            self._marks.pop(pk, None)
+        self._put_first(again)
         self._is_open, self._unfollowed, self._gone = True, {}, []
         self.is_followed = self.is_followed or not self.has_more
 
@@ -184,17 +202,17 @@ class DjangoSource:
         if len(found) > MANY:
             self._hurry()
 
-    def _read_line(self, entries: dict[str, SourceEntry]) -> None:
+    def _read_line(self, changes: EntryChanges) -> None:
         ids = list(islice(self._line, PAGE))
         for part in parts(ids, IDS):
-            self._add(entries, self._reader.marks(self._enabled().filter(pk__in=part)), self._line.get)
+            self._add(changes, self._reader.marks(self._enabled().filter(pk__in=part)), self._line.get)
         for pk in ids:
             del self._line[pk]
 
-    def _read_page(self, entries: dict[str, SourceEntry]) -> None:
+    def _read_page(self, changes: EntryChanges) -> None:
         size = PAGE if self._laps_at_once else 2 * PAGE  # at leisure, since most of it has not changed
         marks = self._reader.marks(self._enabled().filter(pk__gt=self._after).order_by("pk")[:size])
-        self._add(entries, marks, lambda _: self._hurried_ms)
+        self._add(changes, marks, lambda _: self._hurried_ms)
         self._page_at_s = self._monotonic_s() + FULL_READ_S / (len(self._names) // (2 * PAGE) + 1)
         if len(marks) == size:
             self._after = max(marks)
@@ -252,19 +270,29 @@ class DjangoSource:
 
     # -- what is known ---------------------------------------------------------------------------------
 
-    def _add(
-        self, entries: dict[str, SourceEntry], marks: Mapping[int, int], seen_ms: Callable[[int], int | None]
-    ) -> None:
+    def _add(self, changes: EntryChanges, marks: Mapping[int, int], seen_ms: Callable[[int], int | None]) -> None:
         over: list[TaskColumns] = []
+        alike = defaultdict[str, list[tuple[TableTask, SourceEntry]]](list)  #: tasks with edited schedules, by these
         changed = [pk for pk, mark in marks.items() if self._marks.get(pk) != mark]
         for part in parts(changed, IDS):
             for task in self._reader.read(self._enabled().filter(pk__in=part)):
                 if task.columns is not None and is_over(task.columns, self._now_ms()):
                     over.append(task.columns)
+                    continue
+                known = self._marks.get(task.pk)
+                is_same = known is not None and is_same_task(known, marks[task.pk])
+                self._know(task, marks[task.pk])
+                self._unfollowed[task.pk] = edited_ms = seen_ms(task.pk)
+                if is_same and (retimed := task.retimed) is not None:
+                    alike[dumped(retimed.document)].append((task, replace(retimed, edited_ms=edited_ms)))
                 else:
-                    self._know(task, marks[task.pk])
-                    self._unfollowed[task.pk] = edited_ms = seen_ms(task.pk)
-                    entries[task.name] = replace(task.entry, edited_ms=edited_ms)
+                    changes.entries[task.name] = replace(task.entry, edited_ms=edited_ms)
+        for group in alike.values():
+            if len(group) >= ALIKE:
+                recurrence = group[0][1].document["recurrence"]
+                changes.retimed.append(Retimed(recurrence, {task.name: one for task, one in group}))
+            else:
+                changes.entries |= {task.name: replace(task.entry, edited_ms=one.edited_ms) for task, one in group}
         self._disable([row.pk for row in over if row.one_off and row.total_run_count], total_run_count=0)
         self._disable([row.pk for row in over if not (row.one_off and row.total_run_count)])
         self._remove([row.pk for row in over])

@@ -7,6 +7,8 @@
                                                                                 │                instant that was sent
                                                                                 └ another digest update, with the anchor
                                                                                                  of a stored interval
+    entries that share a recurrence,  ──► one patch of it; a name that it does not fit is missed, and comes as an entry
+    and differ in nothing else
                                     refused     the entry becomes broken, with the reason
                                     already     the name is taken by another source: a clash, tried again later
 
@@ -17,13 +19,16 @@ whose names are taken, and nothing of the others: a source may have a million.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
+from celery_wheel.recurring import Recurrence
 from celery_wheel.recurring.definition import reason_not_run
 from celery_wheel.requests.results import ScheduleAnswer
 from celery_wheel.scheduler.sources import (
     Document,
     EntryChanges,
+    Retimed,
     SourceEntry,
     broken,
     digest,
@@ -44,6 +49,9 @@ Ask = Callable[[str, Sequence[str] | Mapping[str, Document], dict[str, Any]], Ma
 #: Names in one request.
 AT_ONCE = 1_000
 
+#: Takes each value of a recurrence away, in a patch.
+NO_RECURRENCE = dict.fromkeys(one.name for one in fields(Recurrence) if one.init)
+
 
 class Follower:
     def __init__(
@@ -58,8 +66,11 @@ class Follower:
         self.clashes: dict[str, SourceEntry] = {}  #: entries whose names are taken
         self.handed_back: dict[str, int] = {}  #: name → last instant, of entries that the base scheduler runs from now
 
-    def follow(self, changes: EntryChanges) -> None:
-        """Carry out the changes. Raises WheelUnavailable or StoreError; a part is in the store then."""
+    def follow(self, changes: EntryChanges) -> list[str]:
+        """Carry out the changes, and return the names of retimed entries that have to be read as a whole.
+
+        Raises WheelUnavailable or StoreError; a part is in the store then.
+        """
         gone = list(changes.gone)
         if changes.all_names is not None:
             gone += self._names_without(changes.all_names)
@@ -72,6 +83,7 @@ class Follower:
             self._delete(part)
         for part in parts(list(changes.entries), AT_ONCE):
             self._make_equal({name: changes.entries[name] for name in part})
+        return [name for one in changes.retimed for name in self._retime(one)]
 
     def retry_clashes(self) -> None:
         """Create the entries whose names were taken, where they are free by now."""
@@ -106,6 +118,13 @@ class Follower:
         }
         self._update(before, {name: one for name, one in changed.items() if name in before})
         self._create({name: one for name, one in changed.items() if name not in before})
+
+    def _retime(self, retimed: Retimed) -> list[str]:
+        """Change the recurrences of entries; returns the names that it does not fit: of no schedule of the source, or
+        of one that cannot be read."""
+        patch = {"recurrence": {**NO_RECURRENCE, **retimed.recurrence}}
+        answers = self._ask("patch", list(retimed.entries), {"definition": patch, **_times(retimed.entries)})
+        return [name for name, answer in answers.items() if answer.result not in ("done", "already")]
 
     def _update(self, before: Mapping[str, Schedule], entries: dict[str, SourceEntry]) -> None:
         if not entries:

@@ -151,8 +151,7 @@ class Sources:
         changes = source.read()
         if changes is None:
             return
-        follower.follow(changes)
-        source.followed()
+        source.followed(follower.follow(changes))
         self._tell()
 
     def _retry_clashes(self) -> None:

@@ -103,6 +103,18 @@ def test_an_update_of_a_schedule_whose_only_occurrence_is_withdrawn_begins_as_a_
     assert rig.schedule().made == len(range(150, 2_501, 150))
 
 
+def test_names_may_share_a_definition(rig: ScheduleRig) -> None:
+    rig.change("create", {"report": definition(args=[1]), "other": definition(args=[2])})
+    names = ["report", "other", "unknown"]
+    new = {"recurrence": definition(700)["recurrence"]}
+    answer = rig.change("patch", names, definition=new)
+    assert [answer[name]["result"] for name in names] == ["done", "done", "unknown"]
+    found = [json.loads(rig.schedule(name).definition) for name in names[:2]]
+    assert found == [definition(700, args=[1]), definition(700, args=[2])]
+    rig.tick(1_500)
+    assert rig.ran("other") == [700, 1_400]
+
+
 def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
     rig.create(every_ms=1_000)
     rig.change("update", {"report": definition(1_000, args=[1])})

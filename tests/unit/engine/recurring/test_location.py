@@ -213,6 +213,15 @@ def test_a_command_finds_the_schedule_by_its_name(shards: Shards, do: str) -> No
         assert shards.clock.now_ms() - START_MS - shards.ran()[-1] <= 100
 
 
+def test_names_that_share_a_definition_may_be_in_three_shards(shards: Shards) -> None:
+    names = [f"job{n}" for n in range(30) if home(f"job{n}") == 0][:3]
+    for name, group in zip(names, (None, FREE[1], FREE[2]), strict=True):
+        shards.create(group, name)
+    shards.tick(1_500)
+    assert shards.change("patch", names, definition={"jitter_ms": 5}) == {name: {"result": "done"} for name in names}
+    assert all(json.loads(shards.found(name)[1].definition)["jitter_ms"] == 5 for name in names)
+
+
 def test_a_name_is_free_again_after_a_delete(shards: Shards) -> None:
     shards.create(FREE[1])
     shards.tick(2_000)
