@@ -15,7 +15,7 @@ T = TypeVar("T")
 SHOWN = 3
 
 
-def json_object(text: str) -> dict[str, Any]:
+def json_object(text: str | bytes) -> dict[str, Any]:
     """Return the object of a JSON text; empty where the text has none."""
     try:
         found = json.loads(text)

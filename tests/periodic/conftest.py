@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 if os.environ.get("SITE_APPS") != "django_celery_beat":
     pytest.skip("needs SITE_APPS=django_celery_beat and --ds, as the Makefile says it", allow_module_level=True)
@@ -16,6 +18,8 @@ from celery_wheel.scheduler.sources import EntryChanges
 from celery_wheel.scheduler.sources.django_source import DjangoSource
 from celery_wheel.timing import SystemClock
 from tests.kit.site import celery_app
+
+Make = Callable[..., Any]
 
 
 class Tables:
@@ -68,3 +72,14 @@ def task(interval: Any) -> Callable[..., Any]:
         return PeriodicTask.objects.create(name=name, task="site.nothing", **{**schedule, **values})
 
     return make
+
+
+def edit(of: str, **values: Any) -> None:
+    found = PeriodicTask.objects.get(name=of)
+    for field, value in values.items():
+        setattr(found, field, value)
+    found.save()
+
+
+def age() -> None:
+    PeriodicTask.objects.update(date_changed=timezone.now() - timedelta(days=1))

@@ -1,13 +1,7 @@
-"""The tables of django-celery-beat: each way to edit them is noticed, and no neighbour of an edited row is read.
+"""The tables of django-celery-beat: each way to edit them is noticed, and no neighbour of an edited row is read."""
 
-``last_run_at`` and ``total_run_count`` are written back once for each run; nobody reads the tasks anew for it.
-"""
-
-import itertools
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,22 +13,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from django_celery_beat.models import ClockedSchedule, CrontabSchedule, PeriodicTask, PeriodicTasks, SolarSchedule
 
-from celery_wheel import Celery
-from celery_wheel.errors import StoreError
-from celery_wheel.recurring.definition import dumped
-from celery_wheel.scheduler.sources import EntryChanges, django_source, run_counts
+from celery_wheel.scheduler.sources import EntryChanges, django_source
 from celery_wheel.scheduler.sources.django_rows import PAGE, TaskReader
 from celery_wheel.scheduler.sources.django_source import FULL_READ_S
-from celery_wheel.scheduler.sources.follower import Follower
-from celery_wheel.scheduler.sources.run_counts import EVERY_S, RunCounts
-from celery_wheel.store import open_store
-from celery_wheel.store.schedule_model import DJANGO, Schedule
-from celery_wheel.testing import VirtualWheel
-from tests.kit.holder import Holder
-from tests.kit.schedules import occurrence, revision, step
-from tests.periodic.conftest import Tables
-
-Make = Callable[..., Any]
+from tests.periodic.conftest import Make, Tables, age, edit
 
 #: Tasks on two pages.
 MANY = 3_000
@@ -63,13 +45,6 @@ def test_nothing_is_read_while_the_marker_is_as_it_was(tables: Tables, task: Mak
     assert "periodictasks" in queries[0]["sql"]
 
 
-def edit(of: str, **values: Any) -> None:
-    found = PeriodicTask.objects.get(name=of)
-    for field, value in values.items():
-        setattr(found, field, value)
-    found.save()
-
-
 @pytest.fixture
 def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     own, count = SQLCompiler.results_iter, [0]
@@ -81,10 +56,6 @@ def count_rows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
     monkeypatch.setattr(SQLCompiler, "results_iter", results_iter)
     return lambda: count[0]
-
-
-def age() -> None:
-    PeriodicTask.objects.update(date_changed=timezone.now() - timedelta(days=1))
 
 
 @pytest.fixture
@@ -352,108 +323,6 @@ def test_a_change_of_very_many_is_found_by_a_lap(many: Tables, monkeypatch: pyte
     assert len({*first.entries, *changes.entries}) == sum(f"n{n}".startswith("n1") for n in range(MANY))
 
 
-@pytest.fixture
-def alike(tables: Tables, task: Make, nine: Any, monkeypatch: pytest.MonkeyPatch) -> Tables:
-    """Pairs of tasks: of one crontab without and with limits, and of one solar event."""
-    monkeypatch.setattr(django_source, "ALIKE", 2)
-    now = timezone.now()
-    sun = SolarSchedule.objects.create(event="sunrise", latitude="48.85", longitude="2.35")
-    for n in range(2):
-        task(f"nine{n}", crontab=nine, args=f"[{n}]")
-        task(f"limited{n}", crontab=nine, start_time=now, expires=now + timedelta(days=900), queue=f"q{n}")
-        task(f"sun{n}", solar=sun, last_run_at=now)
-    task("ten minutes")
-    age()
-    return tables
-
-
-def edit_schedules() -> None:
-    """Give the crontab another hour and the default zone, which a document leaves out, and the sun another event."""
-    for of, values in ((CrontabSchedule, {"hour": "10", "timezone": "UTC"}), (SolarSchedule, {"event": "sunset"})):
-        found: Any = of.objects.get()
-        for field, value in values.items():
-            setattr(found, field, value)
-        found.save()
-
-
-def retimed(changes: EntryChanges) -> list[list[str]]:
-    return sorted(sorted(one.entries) for one in changes.retimed)
-
-
-def test_an_edit_of_a_schedule_that_tasks_share_is_one_change(alike: Tables) -> None:
-    alike.read()
-    edit_schedules()
-    changes = alike.read()
-    assert changes.entries == {}
-    assert retimed(changes) == [["limited0", "limited1"], ["nine0", "nine1"], ["sun0", "sun1"]]
-    assert all(one.edited_ms for group in changes.retimed for one in group.entries.values())
-    assert alike.source.read() is None
-    alike.monotonic_s = FULL_READ_S
-    assert alike.source.read() is None, "a lap finds them as they were followed"
-
-
-def test_a_task_that_was_edited_with_its_schedule_is_an_entry(alike: Tables) -> None:
-    alike.read()
-    edit_schedules()
-    edit("nine0", args="[7]")
-    PeriodicTask.objects.filter(name="sun1").update(queue="mail")  # which moves no change date
-    changes = alike.read()
-    assert retimed(changes) == [["limited0", "limited1"]]
-    assert sorted(changes.entries) == ["nine0", "nine1", "sun0", "sun1"]
-    assert changes.entries["nine0"].document["args"] == [7]
-
-
-def test_a_retimed_task_that_is_missed_comes_as_an_entry(alike: Tables) -> None:
-    alike.read()
-    edit_schedules()
-    first = alike.source.read()
-    [edited_ms] = {one.entries["nine1"].edited_ms for one in first.retimed if "nine1" in one.entries}
-    alike.ahead_ms = 60_000
-    alike.source.followed(["nine1"])
-    changes = alike.read()
-    assert list(changes.entries) == ["nine1"]
-    assert changes.entries["nine1"].edited_ms == edited_ms
-
-
-def test_a_schedule_that_is_edited_to_nonsense_gives_broken_entries(alike: Tables) -> None:
-    alike.read()
-    CrontabSchedule.objects.update(hour="nine")
-    PeriodicTasks.update_changed()
-    changes = alike.read()
-    assert changes.retimed == []
-    assert sorted(changes.entries) == ["limited0", "limited1", "nine0", "nine1"]
-    assert all("broken" in one.document for one in changes.entries.values())
-
-
-def test_a_retimed_schedule_is_as_its_entry_says(alike: Tables) -> None:
-    with VirtualWheel(Celery("shop", broker="memory://", set_as_current=False)) as wheel:
-        wheel.freeze()
-
-        def ask(do: str, names: Any, options: dict[str, Any]) -> Any:
-            how: Any = {"actor": "source", "reason": "test"}
-            return wheel.app.wheel.schedules.change(do, names, how=how, source=DJANGO, **options)
-
-        follower = Follower(DJANGO, lambda: wheel.app.wheel.store, ask, alike.now_ms, hands_back=False)
-        assert follower.follow(alike.read()) == []
-        kept = wheel.app.wheel.schedules.get("sun0")
-        wheel.app.wheel.schedules.delete("nine0")
-        edit_schedules()
-        assert follower.follow(alike.source.read()) == ["nine0"]
-        alike.source.followed(["nine0"])
-        follower.follow(alike.read())
-        alike.source.reset()
-        entries = alike.read().entries
-        found = {one.name: one for _, one in wheel.app.wheel.store.schedules_named(list(entries))}
-        assert len(entries) == len(found) == 7
-        for name, one in entries.items():
-            assert found[name].definition == dumped(one.document), name
-        assert found["sun0"].revision == kept.revision + 1
-        follower.follow(EntryChanges(entries))
-        assert {one.name: one.revision for _, one in wheel.app.wheel.store.schedules_named(list(entries))} == {
-            name: one.revision for name, one in found.items()
-        }
-
-
 def test_reading_a_task_once_more_remembers_no_more(three: Tables) -> None:
     edit("b", expires=timezone.now() + timedelta(days=5))
     for turn in range(9):
@@ -486,174 +355,3 @@ def test_the_admin_of_django_celery_beat_edits_as_ever(three: Tables, client: Cl
     )
     assert answer.status_code == 302, answer.content[:2_000]
     assert three.read().entries["b"].document["args"] == [5]
-
-
-MINUTE = 60_000
-
-
-class Counted:
-    def __init__(self, store: Any, tables: Tables) -> None:
-        self.store = store
-        self.tables = tables
-        self.holder = Holder(store)
-        self.start_ms = tables.now_ms() // MINUTE * MINUTE - 10 * MINUTE
-        tables.read()
-        tables.source.followed()
-        self.counts = self.new()
-
-    def new(self) -> RunCounts:
-        return RunCounts(self.tables.source, self.tables.now_ms, lambda: self.tables.monotonic_s)
-
-    def schedule(self, name: str) -> Schedule:
-        spec = '{"kind":"recurrence","spec":{"kind":"interval","every_ms":60000}}'
-        text = f'{{"recurrence":{spec},"task":"site.nothing"}}'
-        one = Schedule(self.holder.seq(), name, text, DJANGO, 1, self.start_ms)
-        self.holder.apply(schedules=[one], revisions=[revision(one)])
-        return one
-
-    def make(self, one: Schedule, times: int = 1) -> None:
-        for _ in range(times):
-            assert one.next_ms is not None
-            row, run = occurrence(self.holder, one, one.next_ms)
-            now = step(one)
-            self.holder.apply(rows=[row], runs=[run], schedule_steps=[now])
-            one.next_ms, one.made, one.last_ms = now.next_ms, now.made, now.last_ms
-
-    def write(self) -> None:
-        self.tables.monotonic_s += EVERY_S + 1
-        self.counts.run(self.store)
-
-    def at(self, minutes: int) -> datetime:
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.start_ms + minutes * MINUTE)
-
-
-def last_and_count(name: str) -> tuple[Any, int]:
-    found = PeriodicTask.objects.get(name=name)
-    return found.last_run_at, found.total_run_count
-
-
-@pytest.fixture
-def counted(tmp_path: Path, tables: Tables, task: Make) -> Iterator[Counted]:
-    for name in "ab":
-        task(name)
-    with closing(open_store(f"sqlite:///{tmp_path}/wheel.sqlite3")) as store:
-        yield Counted(store, tables)
-
-
-def test_runs_are_counted_in_batches_and_neither_marker_nor_change_date_moves(counted: Counted) -> None:
-    counted.write()
-    a, b = counted.schedule("a"), counted.schedule("b")
-    before = PeriodicTasks.last_change(), PeriodicTask.objects.get(name="a").date_changed
-    counted.make(a, 3)
-    counted.make(b)
-    counted.counts.run(counted.store)
-    assert last_and_count("a") == (None, 0), "it is not time for a batch"
-    counted.write()
-    assert last_and_count("a") == (counted.at(2), 3)
-    assert last_and_count("b") == (counted.at(0), 1)
-    counted.write()
-    assert last_and_count("a") == (counted.at(2), 3)
-    assert (PeriodicTasks.last_change(), PeriodicTask.objects.get(name="a").date_changed) == before
-    assert counted.tables.source.read() is None
-
-
-def test_runs_that_a_killed_holder_did_not_count_are_counted_once_by_the_next(counted: Counted) -> None:
-    counted.write()
-    a, b = counted.schedule("a"), counted.schedule("b")
-    counted.make(a, 2)
-    counted.write()
-    counted.make(a, 3)
-    counted.make(b, 2)
-    counted.counts = counted.new()
-    counted.write()
-    assert last_and_count("a") == (counted.at(4), 5)
-    assert last_and_count("b") == (counted.at(1), 2)
-    counted.make(a)
-    counted.write()
-    assert last_and_count("a") == (counted.at(5), 6)
-
-
-def test_an_instant_counts_when_it_has_come(counted: Counted) -> None:
-    counted.write()
-    a = counted.schedule("a")
-    counted.tables.ahead_ms = -11 * MINUTE
-    counted.make(a)
-    counted.write()
-    assert last_and_count("a") == (None, 0)
-    counted.tables.ahead_ms = 0
-    counted.write()
-    assert last_and_count("a") == (counted.at(0), 1)
-
-
-def test_a_run_that_is_withdrawn_before_its_instant_does_not_count(counted: Counted) -> None:
-    counted.write()
-    PeriodicTask.objects.filter(name="a").update(one_off=True)
-    a, b = counted.schedule("a"), counted.schedule("b")
-    counted.tables.ahead_ms = -11 * MINUTE
-    counted.make(a)
-    counted.make(b)
-    counted.write()
-    [row, _] = sorted(counted.holder.slice(), key=lambda one: one.id)
-    counted.holder.apply(moves=[counted.holder.stop(row)], outcomes=[counted.holder.outcome(row.id)])
-    counted.tables.ahead_ms = 0
-    counted.write()
-    assert last_and_count("a") == (None, 0)
-    assert PeriodicTask.objects.get(name="a").enabled
-    assert last_and_count("b") == (counted.at(0), 1)
-
-
-def test_a_one_off_task_is_disabled_after_its_run(counted: Counted) -> None:
-    counted.write()
-    PeriodicTask.objects.filter(name="a").update(one_off=True)
-    counted.make(counted.schedule("a"))
-    counted.write()
-    found = PeriodicTask.objects.get(name="a")
-    assert (found.enabled, found.total_run_count, found.last_run_at) == (False, 0, None)
-    changes = counted.tables.source.read()
-    assert changes.gone == ["a"]
-
-
-def test_a_task_that_was_disabled_meanwhile_keeps_no_last_run(counted: Counted) -> None:
-    counted.write()
-    counted.make(counted.schedule("a"))
-    PeriodicTask.objects.filter(name="a").update(enabled=False)
-    counted.write()
-    assert last_and_count("a") == (None, 0)
-
-
-def test_a_large_batch_is_written_in_parts_and_a_failure_counts_none_twice(
-    counted: Counted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_counts, "NAMES", 1)
-    monkeypatch.setattr(run_counts, "PART_S", 0.0)
-    names = [f"row{n}" for n in range(5)]
-    plain = {"task": "site.nothing", "interval": PeriodicTask.objects.get(name="a").interval}
-    PeriodicTask.objects.bulk_create([PeriodicTask(name=name, **plain) for name in names])
-    schedules = [counted.schedule(name) for name in names]
-
-    def write() -> int:
-        counted.write()
-        looks = 1
-        while counted.counts.has_more:
-            counted.counts.run(counted.store)
-            looks += 1
-        return looks
-
-    write()
-    for one in schedules:
-        counted.make(one)
-    own, calls = counted.counts._count, itertools.count(1)
-
-    def fail_once(*parts: Any) -> None:
-        own(*parts)
-        if next(calls) == 3:
-            raise StoreError("the answer was lost")
-
-    monkeypatch.setattr(counted.counts, "_count", fail_once)
-    with pytest.raises(StoreError):
-        write()
-    assert [last_and_count(name)[1] for name in names] == [1, 1, 1, 0, 0]
-    counted.make(schedules[0])
-    counted.make(schedules[2])
-    assert write() > 3, "each part has a look of its own"
-    assert [last_and_count(name)[1] for name in names] == [2, 1, 2, 1, 1]

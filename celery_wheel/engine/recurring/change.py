@@ -230,11 +230,15 @@ class _Alteration:
         self.schedule = schedule
         self.pending = pending
         self._text = schedule.definition  #: the new definition
-        self._recurrence: Recurrence | None = None  #: of the new definition; None: the wheel does not run it
+        self._recurrence: Recurrence | None = None  #: of the new definition; None: the wheel does not run it, for the
+        self._why_not: str | None = None  #: reason; and
+        self._is_broken = False  #: whether that is an error
         self._refusal: Result | None = None
         self._unmade: list[schedule_model.Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         self.elsewhere = defaultdict[int, list[str]](list)  #: shard → ids of tasks to withdraw
+        #: Instant → the one before it, as its occurrence names it.
+        self._before = {run.at_ms: read_header(row).get("previous") for run, row, _ in pending if not run.requested}
         try:
             if command.source not in (API, schedule.source):
                 raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
@@ -255,8 +259,9 @@ class _Alteration:
         schedule, now_ms = self.schedule, self.work.now_ms
         new = self.command.definitions[schedule.name]
         document = patched(schedule.definition, new) if self.command.do == "patch" else new
-        if reason_not_run(document) is not None:
-            self._text = dumped(document)
+        self._why_not = reason_not_run(document)
+        if self._why_not is not None:
+            self._text, self._is_broken = dumped(document), BROKEN in document
         else:
             self._text, definition = read_document(document)
             self._recurrence = definition.recurrence
@@ -289,9 +294,8 @@ class _Alteration:
             self._unmade = [one for one in self._unmade if one.from_ms <= after_ms]  # the others are made now
         work.change.skips += self._unmade
         state: dict[str, Any] = {"since_ms": max(work.now_ms, schedule.since_ms or 0) if schedule.paused else None}
-        if self._recurrence is None:
-            new = self.command.definitions[schedule.name]
-            state |= {"broken": BROKEN in new, "note": reason_not_run(new)}
+        if self._why_not is not None:
+            state |= {"broken": self._is_broken, "note": self._why_not}
         elif not schedule.paused:
             state |= {"broken": False, "note": ""}
         self._write(definition=self._text, next_ms=next_ms, made=made, last_ms=self._last_made(withdrawn), **state)
@@ -352,16 +356,12 @@ class _Alteration:
         return withdrawn, sorted(too_late)
 
     def _last_made(self, withdrawn: Sequence[schedule_model.Run]) -> int | None:
-        """Return the last instant that was made and is not withdrawn, which the withdrawn occurrences name as the one
-        before them: the next one names it too."""
-        ids, last_ms = {run.timer_id for run in withdrawn}, self.schedule.last_ms
-        before = {
-            run.at_ms: schedule_model.whole(read_header(row).get("previous"))
-            for run, row, _ in self.pending
-            if row.id in ids
-        }
-        while last_ms in before:
-            last_ms = before.pop(last_ms)
+        """Return the last instant that was made and is not withdrawn, which the next occurrence names as the one before
+        it, as those that are withdrawn did."""
+        last_ms, gone = self.schedule.last_ms, {run.at_ms for run in withdrawn}
+        while last_ms in gone:
+            gone.remove(last_ms)
+            last_ms = schedule_model.whole(self._before.get(last_ms))
         return last_ms
 
     def _published_upto(self, too_late: list[int]) -> int:

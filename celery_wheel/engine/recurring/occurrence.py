@@ -13,13 +13,14 @@ runs of the same instants.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from celery_wheel.recurring.definition import Definition
 from celery_wheel.store.model import Message, Row
 from celery_wheel.store.schedule_model import AFTER, OCCURRENCE, RUN, Schedule
+from celery_wheel.values import json_object
 
 
 class Occurrence(NamedTuple):
@@ -70,16 +71,23 @@ def header_of(schedule: Schedule, definition: Definition, occurrence: Occurrence
 
 def is_reported(row: Row) -> bool:
     """Whether the worker of a stored occurrence reports the end of its run."""
-    return RUN in json.loads(row.parts().headers)
+    return RUN in _headers(row)
 
 
 def run_before(row: Row) -> int | None:
     """Return the id of the run for which a stored instant of a backfill waits; None of the first one."""
-    found = json.loads(row.parts().headers).get(AFTER)
+    found = _headers(row).get(AFTER)
     return found if isinstance(found, int) else None
 
 
 def read_header(row: Row) -> dict[str, Any]:
     """Return the value of a stored occurrence's header; {} where it has none."""
-    found = json.loads(row.parts().headers).get(OCCURRENCE)
+    found = _headers(row).get(OCCURRENCE)
     return found if isinstance(found, dict) else {}
+
+
+def _headers(row: Row) -> dict[str, Any]:
+    """Return the headers of a row; {} where its bytes are damaged, or need a key that is missing: dispatch says so."""
+    with suppress(ValueError):
+        return json_object(row.parts().headers)
+    return {}

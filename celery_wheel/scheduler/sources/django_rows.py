@@ -188,8 +188,9 @@ def _json(name: str, text: str, kind: type) -> Any:
 PAGE = 1_000
 
 _OWN = [name for name in TaskColumns._fields if name != "zone"]
-_TIMES = ("expires", "start_time", "clocked__clocked_time")
-_MARKED = [name for name in _OWN if name not in (*_TIMES, "last_run_at", "total_run_count", "date_changed")]
+#: Columns that are compared as texts: times, and numbers of which -1 and -2 have one hash.
+_TEXTS = ("expires", "start_time", "clocked__clocked_time", "solar__latitude", "solar__longitude")
+_MARKED = [name for name in _OWN if name not in (*_TEXTS, "last_run_at", "total_run_count", "date_changed")]
 
 #: Bits of a mark that are of the schedule; the bits above them are of the task.
 _SCHEDULE_BITS = 64
@@ -253,7 +254,7 @@ class TaskReader:
         from django.db import connections
         from django.db.models import BooleanField, ExpressionWrapper, Q
 
-        more: dict[str, Any] = {f"as_{name}": _as_text(name) for name in (*_TIMES, "crontab__timezone")}
+        more: dict[str, Any] = {f"as_{name}": _as_text(name) for name in (*_TEXTS, "crontab__timezone")}
         more["has_run"] = ExpressionWrapper(Q(one_off=True, total_run_count__gt=0), BooleanField())
         marked = query.annotate(**more).values_list(*_MARKED, *more)
         of_schedule = ["__" in name for name in (*_MARKED, *more)]

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -73,7 +72,7 @@ IDS = 500
 FEW = 2_000
 
 #: Tasks from which on an edit of the schedule that they share is one change; each of fewer is read as an entry.
-ALIKE = 20
+ALIKE = 100
 
 #: Ids in the line at one change; above it, a lap finds the changes.
 MANY = 100_000
@@ -116,6 +115,8 @@ class DjangoSource:
         self._line: dict[int, int | None] = {}  #: ids that are read next, in this order → when an edit was seen
         self._unfollowed: dict[int, int | None] = {}  #: those of the last look, and names that are gone, until then
         self._gone: list[str] = []
+        #: Tasks of this look of which only the schedule has changed, with their entries, by the text of these.
+        self._alike: dict[str, list[tuple[TableTask, SourceEntry]]] = {}
         self._marker: Any = None
         self._is_open = self.is_followed = False
         self._after = 0  #: id after which the lap goes on
@@ -148,10 +149,11 @@ class DjangoSource:
         elif self._is_unexplained:
             self._is_unexplained = False
             self._hurry()
-        found = EntryChanges()
+        found, self._alike = EntryChanges(), {}
         self._read_line(found)
         if not self._line and (self._laps_at_once or self._monotonic_s() >= self._page_at_s):
             self._read_page(found)
+        self._add_alike(found)
         if self._gone:
             names = set(self._names.values())
             found.gone = self._gone = [name for name in self._gone if name not in names]
@@ -162,7 +164,8 @@ class DjangoSource:
         return None
 
     def followed(self, missed: Collection[str] = ()) -> None:
-        again = {pk: seen_ms for pk, seen_ms in self._unfollowed.items() if missed and self._names.get(pk) in missed}
+        names = set(missed)
+        again = {pk: seen_ms for pk, seen_ms in self._unfollowed.items() if self._names.get(pk) in names}
         for pk in again:
             self._marks.pop(pk, None)
         self._put_first(again)
@@ -272,8 +275,8 @@ class DjangoSource:
 
     def _add(self, changes: EntryChanges, marks: Mapping[int, int], seen_ms: Callable[[int], int | None]) -> None:
         over: list[TaskColumns] = []
-        alike = defaultdict[str, list[tuple[TableTask, SourceEntry]]](list)  #: tasks with edited schedules, by these
-        changed = [pk for pk, mark in marks.items() if self._marks.get(pk) != mark]
+        # One that is in this look already, and has changed again, comes with the next one.
+        changed = [pk for pk, mark in marks.items() if self._marks.get(pk) != mark and pk not in self._unfollowed]
         for part in parts(changed, IDS):
             for task in self._reader.read(self._enabled().filter(pk__in=part)):
                 if task.columns is not None and is_over(task.columns, self._now_ms()):
@@ -284,18 +287,22 @@ class DjangoSource:
                 self._know(task, marks[task.pk])
                 self._unfollowed[task.pk] = edited_ms = seen_ms(task.pk)
                 if is_same and (retimed := task.retimed) is not None:
-                    alike[dumped(retimed.document)].append((task, replace(retimed, edited_ms=edited_ms)))
+                    alike = self._alike.setdefault(dumped(retimed.document), [])
+                    alike.append((task, replace(retimed, edited_ms=edited_ms)))
                 else:
                     changes.entries[task.name] = replace(task.entry, edited_ms=edited_ms)
-        for group in alike.values():
+        self._disable([row.pk for row in over if row.one_off and row.total_run_count], total_run_count=0)
+        self._disable([row.pk for row in over if not (row.one_off and row.total_run_count)])
+        self._remove([row.pk for row in over])
+
+    def _add_alike(self, changes: EntryChanges) -> None:
+        for group in self._alike.values():
             if len(group) >= ALIKE:
                 recurrence = group[0][1].document["recurrence"]
                 changes.retimed.append(Retimed(recurrence, {task.name: one for task, one in group}))
             else:
                 changes.entries |= {task.name: replace(task.entry, edited_ms=one.edited_ms) for task, one in group}
-        self._disable([row.pk for row in over if row.one_off and row.total_run_count], total_run_count=0)
-        self._disable([row.pk for row in over if not (row.one_off and row.total_run_count)])
-        self._remove([row.pk for row in over])
+        self._alike = {}
 
     def _know(self, task: TableTask, mark: int) -> None:
         pk, row = task.pk, task.columns

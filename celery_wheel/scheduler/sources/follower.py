@@ -120,11 +120,13 @@ class Follower:
         self._create({name: one for name, one in changed.items() if name not in before})
 
     def _retime(self, retimed: Retimed) -> list[str]:
-        """Change the recurrences of entries; returns the names that it does not fit: of no schedule of the source, or
-        of one that cannot be read."""
+        """Change the recurrences of entries. Returns the names that it does not fit: of no schedule of the source, of
+        one that cannot be read, or of one that a user has changed: the entry's other parts count again, too."""
+        others = self._store().browse.changed_by_others(list(retimed.entries), self.source)
+        entries = {name: one for name, one in retimed.entries.items() if name not in others}
         patch = {"recurrence": {**NO_RECURRENCE, **retimed.recurrence}}
-        answers = self._ask("patch", list(retimed.entries), {"definition": patch, **_times(retimed.entries)})
-        return [name for name, answer in answers.items() if answer.result not in ("done", "already")]
+        answers = self._ask("patch", list(entries), {"definition": patch, **_times(entries)}) if entries else {}
+        return [*others, *(name for name, one in answers.items() if one.result not in ("done", "already"))]
 
     def _update(self, before: Mapping[str, Schedule], entries: dict[str, SourceEntry]) -> None:
         if not entries:

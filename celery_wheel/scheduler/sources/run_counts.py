@@ -38,8 +38,7 @@ NAMES, AT_ONCE = 500, 5_000
 #: The most instants of one schedule that are counted for a former holder.
 MOST_MISSED = 1_000
 
-#: The name of a row, an instant in milliseconds, the number of runs up to it, and the stored row of one that was read
-#: before its instant.
+#: The name of a row, an instant in milliseconds, the number of runs up to it, and the stored row of a single one.
 RunCount = tuple[str, int, int, int | None]
 
 
@@ -101,7 +100,9 @@ class RunCounts:
             missed: list[RunCount] = []
             yield from self._read_missed(store, missed)
             self._waiting += missed
-            self._counted_to = {name: last_ms for name, last_ms, *_ in missed}
+            self._counted_to = {}
+            for name, last_ms, *_ in missed:
+                self._counted_to[name] = max(last_ms, self._counted_to.get(name, 0))
             self._last_run = numbers
         yield from self._read_runs(store, self._last_run)
         self._counted_to = {}
@@ -110,9 +111,8 @@ class RunCounts:
     def _read_runs(self, store: FullStore, last_run: list[int]) -> Iterator[None]:
         for shard in range(len(last_run)):
             while runs := store.browse.runs_after(shard, last_run[shard], AT_ONCE):
-                now_ms = self._now_ms()
                 self._waiting += [
-                    (one.name, one.instant_ms, 1, one.timer_id if one.instant_ms > now_ms else None)
+                    (one.name, one.instant_ms, 1, one.timer_id)
                     for one in runs
                     if one.source == DJANGO
                     and one.name is not None
@@ -126,8 +126,14 @@ class RunCounts:
         for page in pages_of(lambda after: store.browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES), ""):
             made = {one.name: one for one in page.items if one.last_ms is not None and one.made}
             rows = self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at")
+            now_ms = self._now_ms()
             for name, last_run_at in rows:
-                missed += _missed(made[name], None if last_run_at is None else at_ms(last_run_at))
+                schedule, last_run_ms = made[name], None if last_run_at is None else at_ms(last_run_at)
+                if (schedule.last_ms or 0) <= now_ms:
+                    missed += _missed(schedule, last_run_ms)
+                else:  # a run that was made ahead may be withdrawn until its instant
+                    runs = store.browse.runs_since(schedule.id, last_run_ms or 0, MOST_MISSED)
+                    missed += [(name, instant_ms, 1, timer_id) for timer_id, instant_ms in runs]
             yield
 
     def _write(self, store: FullStore) -> Iterator[None]:
@@ -137,7 +143,7 @@ class RunCounts:
         due = [one for one in self._waiting if one[1] <= now_ms]
         withdrawn: set[int] = set()
         for part in parts([timer_id for *_, timer_id in due if timer_id is not None], NAMES):
-            withdrawn |= store.browse.cancelled_among(part)
+            withdrawn |= store.browse.withdrawn_among(part)
             yield
         for name, instant_ms, count, timer_id in due:
             if timer_id not in withdrawn:

@@ -15,10 +15,13 @@ from celery_wheel.store.sql.browse.messages import OUTCOMES, TASK, TASKS, Messag
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import lane, outcome, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of
-from celery_wheel.values import json_object
+from celery_wheel.values import json_object, parts
 
 #: Rows that the filter of one page may skip.
 SCAN = 20_000
+
+#: Names of one condition; SQLite takes no more than 999 in old versions.
+NAMES = 500
 
 #: Runs of a schedule among which the pending ones are counted.
 PENDING_RUNS = 20
@@ -124,12 +127,31 @@ class ScheduleViews(Messages):
             found = connection.execute(later.limit(limit)).all()
         return [schedule_model.RunOfSource(row[0], row[1] or 0, bool(row[2]), *row[3:]) for row in found]
 
-    def cancelled_among(self, timer_ids: Sequence[int]) -> set[int]:
-        """Return those of these rows that are cancelled."""
-        stopped = select(outcome.c.timer_id).select_from(OUTCOMES).where(timer.c.lane == STOPPED)
-        found = stopped.where(outcome.c.timer_id.in_(timer_ids), outcome.c.kind == "cancelled")
+    def runs_since(self, schedule_id: int, instant_ms: int, limit: int) -> list[tuple[int, int]]:
+        """Return row and instant of a schedule's own latest runs after an instant."""
+        own = (run.c.schedule == schedule_id, run.c.instant_ms > instant_ms, ~run.c.requested)
+        query = select(run.c.timer_id, run.c.instant_ms).where(*own).order_by(*_LATEST_FIRST).limit(limit)
         with self._database.reading() as connection:
+            return [(row.timer_id, row.instant_ms) for row in connection.execute(query)]
+
+    def withdrawn_among(self, timer_ids: Sequence[int]) -> set[int]:
+        """Return those of these rows that were cancelled before the instants of their runs."""
+        ended = (outcome.c.timer_id.in_(timer_ids), outcome.c.kind == "cancelled", outcome.c.at_ms < run.c.instant_ms)
+        rows = OUTCOMES.join(run, run.c.timer_id == outcome.c.timer_id)
+        with self._database.reading() as connection:
+            found = select(outcome.c.timer_id).select_from(rows).where(timer.c.lane == STOPPED, *ended)
             return set(connection.scalars(found))
+
+    def changed_by_others(self, names: Sequence[str], source: str) -> set[str]:
+        """Return the names of the schedules whose last change is not by their source."""
+        last = and_(revision.c.schedule == schedule.c.id, revision.c.number == schedule.c.revision)
+        found = select(schedule.c.name).join(revision, last).where(revision.c.actor != source)
+        with self._database.reading() as connection:
+            return {
+                one
+                for part in parts(names, NAMES)
+                for one in connection.scalars(found.where(schedule.c.name.in_(part)))
+            }
 
     def last_run(self, shard: int) -> int:
         """Return the row of a shard's last run; 0 where it has none."""

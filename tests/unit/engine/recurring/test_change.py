@@ -13,6 +13,7 @@ import pytest
 from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.specs import Interval
+from celery_wheel.store.model import Row
 from tests.unit.engine.conftest import START_MS
 from tests.unit.engine.recurring.conftest import ScheduleRig, definition
 
@@ -113,6 +114,29 @@ def test_names_may_share_a_definition(rig: ScheduleRig) -> None:
     assert found == [definition(700, args=[1]), definition(700, args=[2])]
     rig.tick(1_500)
     assert rig.ran("other") == [700, 1_400]
+
+
+@pytest.mark.parametrize("kind", ["broken", "base"])
+def test_a_patch_of_an_entry_that_does_not_run_keeps_the_reason(rig: ScheduleRig, kind: str) -> None:
+    rig.change("create", {"report": {"task": "app.report", kind: "its own reason"}}, source="beat")
+    assert rig.change("patch", {"report": {"task": "app.other"}}) == DONE
+    found = rig.schedule()
+    assert json.loads(found.definition) == {"task": "app.other", kind: "its own reason"}
+    assert (found.broken, found.note, found.next_ms) == (kind == "broken", "its own reason", None)
+
+
+@pytest.mark.parametrize("do", ["pause", "update", "delete"])
+def test_a_damaged_row_that_is_withdrawn_ends_no_round(
+    rig: ScheduleRig, monkeypatch: pytest.MonkeyPatch, do: str
+) -> None:
+    def parts(row: Row) -> Any:
+        raise ValueError("its bytes in the store are damaged")
+
+    rig.create()
+    rig.tick(500)
+    monkeypatch.setattr(Row, "parts", parts)
+    assert rig.change(do, {"report": definition(700)} if do == "update" else ["report"]) == DONE
+    assert rig.outcomes() == ["cancelled", "cancelled"]
 
 
 def test_an_update_may_keep_the_instant(rig: ScheduleRig) -> None:
