@@ -26,6 +26,7 @@ def insert(wheel: VirtualWheel, wheel_app: Any) -> Any:
 
 
 def test_a_full_batch_runs_at_once_and_another_when_it_has_waited(wheel: VirtualWheel, insert: Any) -> None:
+    wheel.freeze()
     results = [insert.delay(n) for n in range(4)]
     ran = wheel.run_due()
     assert [(one.args, one.result, one.id) for one in ran] == [((n,), n, results[n].id) for n in range(3)]
