@@ -135,7 +135,7 @@ def readable(schedule: Schedule) -> Schedule:
 
 def whole(value: Any, largest: int = END_OF_TIME_MS) -> int | None:
     """Return the nearest whole number from 0 to the largest; None for a value that is no number."""
-    return int(min(max(value, 0), largest)) if isinstance(value, int | float) else None
+    return int(min(max(0, value), largest)) if isinstance(value, int | float) else None
 
 
 def is_same_definition(one: str, other: str) -> bool:
@@ -183,7 +183,9 @@ class Run:
     requested: bool = False  #: by a trigger or a backfill, beside the schedule's own instants
     group: str | None = None  #: the group that it counts for, up to ``until_ms``, whatever is reported
     until_ms: int | None = None
-    ended_ms: int | None = None  #: the end that its worker reported; None: not yet, or nothing needs it
+    #: The end that its worker reported, or, before its instant, that of one that was withdrawn; None: not yet, or
+    #: nothing needs it.
+    ended_ms: int | None = None
 
     @property
     def at_ms(self) -> int:

@@ -1,7 +1,7 @@
 """``last_run_at`` and ``total_run_count`` are written back once for each run; nobody reads the tasks anew for it."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +12,9 @@ from django_celery_beat.models import PeriodicTask, PeriodicTasks
 
 from celery_wheel.errors import StoreError
 from celery_wheel.scheduler.sources import run_counts
-from celery_wheel.scheduler.sources.run_counts import EVERY_S, RunCounts
+from celery_wheel.scheduler.sources.run_counts import EVERY_S, SETTLED_MS, RunCounts
 from celery_wheel.store import open_store
-from celery_wheel.store.schedule_model import DJANGO, Schedule
+from celery_wheel.store.schedule_model import DJANGO, RunEnd, Schedule
 from tests.kit.holder import Holder
 from tests.kit.schedules import occurrence, revision, step
 from tests.periodic.conftest import Make, Tables
@@ -50,10 +50,12 @@ class Counted:
             self.holder.apply(rows=[row], runs=[run], schedule_steps=[now])
             one.next_ms, one.made, one.last_ms = now.next_ms, now.made, now.last_ms
 
-    def withdraw(self, at_ms: int) -> None:
-        """Cancel the first run that was made."""
+    def cancel(self, at_ms: int, *, by_edit: bool = True) -> None:
+        """Cancel the first run that is pending, as an edit of its schedule does, or a user who cancels its task."""
         row = min(self.holder.slice(), key=lambda one: one.id)
-        self.holder.apply(moves=[self.holder.stop(row)], outcomes=[self.holder.outcome(row.id, at_ms=at_ms)])
+        ends = [RunEnd(row.id, at_ms)] if by_edit else []
+        outcome = self.holder.outcome(row.id, at_ms=at_ms)
+        self.holder.apply(moves=[self.holder.stop(row)], outcomes=[outcome], run_ends=ends)
 
     def write(self) -> None:
         self.tables.monotonic_s += EVERY_S + 1
@@ -129,7 +131,7 @@ def test_a_run_that_is_withdrawn_before_its_instant_does_not_count(counted: Coun
     counted.make(a)
     counted.make(b)
     counted.write()
-    counted.withdraw(counted.start_ms - 1)
+    counted.cancel(counted.start_ms - 1)
     counted.tables.ahead_ms = 0
     counted.write()
     assert last_and_count("a") == (None, 0)
@@ -137,15 +139,84 @@ def test_a_run_that_is_withdrawn_before_its_instant_does_not_count(counted: Coun
     assert last_and_count("b") == (counted.at(0), 1)
 
 
-@pytest.mark.parametrize("cancelled_ms", [-1, 0])
-def test_a_run_that_is_cancelled_after_its_instant_counts(counted: Counted, cancelled_ms: int) -> None:
-    """Also where no batch came between; a one-off row that was moved before its instant stays, and runs later."""
+@pytest.mark.parametrize(("at_ms", "by_edit", "counts"), [(-1, True, False), (-1, False, True), (0, True, True)])
+def test_a_run_counts_unless_an_edit_withdrew_it_before_its_instant(
+    counted: Counted, at_ms: int, by_edit: bool, counts: bool
+) -> None:
+    """Also where no batch came between; so a one-off row that was moved in time stays, and runs later."""
     counted.write()
     PeriodicTask.objects.filter(name="a").update(one_off=True)
     counted.make(counted.schedule("a"))
-    counted.withdraw(counted.start_ms + cancelled_ms)
+    counted.cancel(counted.start_ms + at_ms, by_edit=by_edit)
     counted.write()
-    assert PeriodicTask.objects.get(name="a").enabled == (cancelled_ms < 0)
+    assert PeriodicTask.objects.get(name="a").enabled != counts
+
+
+def test_a_run_counts_only_once_no_edit_can_withdraw_it(counted: Counted) -> None:
+    counted.write()
+    counted.make(counted.schedule("a"))
+    counted.tables.ahead_ms = counted.start_ms - counted.tables.now_ms() + 1_000
+    counted.write()
+    assert last_and_count("a") == (None, 0)
+    counted.tables.ahead_ms += SETTLED_MS
+    counted.write()
+    assert last_and_count("a") == (counted.at(0), 1)
+
+
+def test_a_run_in_the_place_of_one_that_is_withdrawn_during_a_takeover_counts(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def runs_ahead(ids: Sequence[int], after_ms: int) -> Any:
+        monkeypatch.undo()
+        found = own(ids, after_ms)
+        counted.cancel(counted.start_ms - 1)
+        a.next_ms = counted.start_ms - 1_000
+        counted.make(a)
+        return found
+
+    counted.write()
+    a = counted.schedule("a")
+    counted.tables.ahead_ms = -11 * MINUTE
+    counted.make(a)
+    counted.counts = counted.new()
+    own = counted.store.browse.runs_ahead
+    monkeypatch.setattr(counted.store.browse, "runs_ahead", runs_ahead)
+    counted.write()
+    counted.tables.ahead_ms = 0
+    counted.write()
+    assert last_and_count("a") == (counted.at(0) - timedelta(seconds=1), 1)
+
+
+def test_fast_runs_before_and_ahead_of_a_takeover_count_once(counted: Counted) -> None:
+    counted.write()
+    a, b = counted.schedule("a"), counted.schedule("b")
+    counted.make(a, 2)
+    counted.write()
+    counted.tables.ahead_ms = counted.start_ms + 3 * MINUTE + SETTLED_MS - counted.tables.now_ms()
+    for one in (a, b):
+        counted.make(one, 3)
+    counted.counts = counted.new()
+    counted.write()
+    assert [last_and_count(name) for name in "ab"] == [(counted.at(3), 4), (counted.at(2), 3)]
+    counted.tables.ahead_ms = 0
+    counted.write()
+    assert [last_and_count(name) for name in "ab"] == [(counted.at(4), 5), (counted.at(2), 3)]
+
+
+def test_a_holder_that_comes_back_counts_no_run_that_another_has_counted(counted: Counted) -> None:
+    counted.write()
+    a = counted.schedule("a")
+    counted.make(a)
+    counted.write()
+    other = counted.new()
+    counted.make(a, 3)
+    own, counted.counts = counted.counts, other
+    counted.write()
+    counted.make(a)
+    own.reset()
+    counted.counts = own
+    counted.write()
+    assert last_and_count("a") == (counted.at(4), 5)
 
 
 @pytest.mark.parametrize("is_withdrawn", [True, False])
@@ -160,7 +231,7 @@ def test_a_run_that_was_made_ahead_at_a_takeover_counts_unless_it_is_withdrawn(
     counted.counts = counted.new()
     counted.write()
     if is_withdrawn:
-        counted.withdraw(counted.start_ms - 1)
+        counted.cancel(counted.start_ms - 1)
     counted.tables.ahead_ms = 0
     counted.write()
     assert PeriodicTask.objects.get(name="a").enabled == is_withdrawn

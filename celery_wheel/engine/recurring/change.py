@@ -237,8 +237,9 @@ class _Alteration:
         self._unmade: list[schedule_model.Skip] = []  #: of the instants up to now, by the former definition
         self._next_ms: int | None = None
         self.elsewhere = defaultdict[int, list[str]](list)  #: shard → ids of tasks to withdraw
+        own = [] if command.do == "delete" else [one for one in pending if not one[0].requested]
         #: Instant → the one before it, as its occurrence names it.
-        self._before = {run.at_ms: read_header(row).get("previous") for run, row, _ in pending if not run.requested}
+        self._before = {run.at_ms: read_header(row).get("previous") for run, row, _ in own}
         try:
             if command.source not in (API, schedule.source):
                 raise RecurrenceError(f"{schedule.name} is a schedule of {schedule.source}, not of {command.source}")
@@ -348,6 +349,7 @@ class _Alteration:
         for run, row, shard in pending:
             if shard == self.work.state.shard and self.work.take_out(row):
                 self.work.cancel(row, why)
+                self.work.change.run_ends.append(schedule_model.RunEnd(run.timer_id, self.work.now_ms))
                 withdrawn.append(run)
                 continue
             too_late.append(run.at_ms)

@@ -88,6 +88,6 @@ def read_header(row: Row) -> dict[str, Any]:
 
 def _headers(row: Row) -> dict[str, Any]:
     """Return the headers of a row; {} where its bytes are damaged, or need a key that is missing: dispatch says so."""
-    with suppress(ValueError):
+    with suppress(ValueError, TypeError):
         return json_object(row.parts().headers)
     return {}

@@ -157,7 +157,8 @@ class DjangoSource:
         if self._gone:
             names = set(self._names.values())
             found.gone = self._gone = [name for name in self._gone if name not in names]
-            found.entries = {name: one for name, one in found.entries.items() if name not in self._gone}
+            gone = set(self._gone)
+            found.entries = {name: one for name, one in found.entries.items() if name not in gone}
         if found.entries or found.retimed or found.gone:
             return found
         self.is_followed = self.is_followed or not self.has_more
@@ -297,11 +298,15 @@ class DjangoSource:
 
     def _add_alike(self, changes: EntryChanges) -> None:
         for group in self._alike.values():
-            if len(group) >= ALIKE:
+            # Another task may have taken a name since; it comes later in the look, and its entry counts.
+            alike = {task.name: (task, one) for task, one in group if task.name not in changes.entries}
+            if len(alike) >= ALIKE:
                 recurrence = group[0][1].document["recurrence"]
-                changes.retimed.append(Retimed(recurrence, {task.name: one for task, one in group}))
+                changes.retimed.append(Retimed(recurrence, {name: one for name, (_, one) in alike.items()}))
             else:
-                changes.entries |= {task.name: replace(task.entry, edited_ms=one.edited_ms) for task, one in group}
+                changes.entries |= {
+                    name: replace(task.entry, edited_ms=one.edited_ms) for name, (task, one) in alike.items()
+                }
         self._alike = {}
 
     def _know(self, task: TableTask, mark: int) -> None:

@@ -3,7 +3,7 @@
 ::
 
     at the start     schedules whose last instant the row does not have: a former holder did not write it back
-    every EVERY_S    the runs since the last batch, once their instants have come ──► UPDATE of NAMES rows at a time
+    every EVERY_S    the runs since the last batch, SETTLED_MS after their instants ──► UPDATE of NAMES rows at a time
 
 ``last_run_at`` is the instant, and its former value is a condition of the update: an instant counts once. A run that
 was made ahead of its instant and withdrawn before it, by an edit, does not count. A batch of many runs is written in
@@ -12,14 +12,17 @@ parts of PART_S, so that an edit of a row does not wait for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from celery_wheel.engine.recurring.overlap import latest
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.scheduler.sources.django_rows import at_ms
 from celery_wheel.scheduler.sources.django_source import DjangoSource
+from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
@@ -34,6 +37,9 @@ PART_S = 0.2
 
 #: Names of one UPDATE, and runs or schedules that are read at a time.
 NAMES, AT_ONCE = 500, 5_000
+
+#: A run counts so long after its instant: an edit that withdraws it then is committed, by whatever clock.
+SETTLED_MS = 5_000
 
 #: The most instants of one schedule that are counted for a former holder.
 MOST_MISSED = 1_000
@@ -61,9 +67,15 @@ class RunCounts:
         self._is_aware = bool(settings.USE_TZ)
         self._now_ms = now_ms
         self._monotonic_s = monotonic_s
-        self._last_run: list[int] | None = None  #: of each shard, the last run that was read
-        self._counted_to: dict[str, int] = {}  #: the instants of a former holder, until the runs since are read
         self._at_s = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was read: another process may have counted runs since."""
+        self._last_run: list[int] | None = None  #: of each shard, the last run that was read
+        #: Of a former holder, until the runs since are read: the instants up to which runs count, and rows that do.
+        self._counted_to: dict[str, int] = {}
+        self._counted: set[int] = set()
         self._waiting: list[RunCount] = []  #: until their instants have come
         self._due: dict[str, tuple[int, int]] = {}  #: name → last instant and count, until they are written
         self._batch: Iterator[None] | None = None  #: the steps of a batch that is under way
@@ -100,12 +112,11 @@ class RunCounts:
             missed: list[RunCount] = []
             yield from self._read_missed(store, missed)
             self._waiting += missed
-            self._counted_to = {}
-            for name, last_ms, *_ in missed:
-                self._counted_to[name] = max(last_ms, self._counted_to.get(name, 0))
+            self._counted_to = {name: last_ms for name, last_ms, _, timer_id in missed if timer_id is None}
+            self._counted = {timer_id for *_, timer_id in missed if timer_id is not None}
             self._last_run = numbers
         yield from self._read_runs(store, self._last_run)
-        self._counted_to = {}
+        self._counted_to, self._counted = {}, set()
         yield from self._write(store)
 
     def _read_runs(self, store: FullStore, last_run: list[int]) -> Iterator[None]:
@@ -117,30 +128,34 @@ class RunCounts:
                     if one.source == DJANGO
                     and one.name is not None
                     and not one.requested
+                    and one.timer_id not in self._counted
                     and one.instant_ms > self._counted_to.get(one.name, 0)
                 ]
                 last_run[shard] = runs[-1].timer_id
                 yield
 
     def _read_missed(self, store: FullStore, missed: list[RunCount]) -> Iterator[None]:
-        for page in pages_of(lambda after: store.browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES), ""):
+        browse, upto_ms = store.browse, self._now_ms() - SETTLED_MS
+        for page in pages_of(lambda after: browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES), ""):
             made = {one.name: one for one in page.items if one.last_ms is not None and one.made}
-            rows = self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at")
-            now_ms = self._now_ms()
-            for name, last_run_at in rows:
-                schedule, last_run_ms = made[name], None if last_run_at is None else at_ms(last_run_at)
-                if (schedule.last_ms or 0) <= now_ms:
-                    missed += _missed(schedule, last_run_ms)
-                else:  # a run that was made ahead may be withdrawn until its instant
-                    runs = store.browse.runs_since(schedule.id, last_run_ms or 0, MOST_MISSED)
-                    missed += [(name, instant_ms, 1, timer_id) for timer_id, instant_ms in runs]
+            ahead = {one.id: one.name for one in made.values() if (one.last_ms or 0) > upto_ms}
+            rows = dict(self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at"))
+            counts = Counter[str]()
+            for schedule_id, timer_id, instant_ms in browse.runs_ahead(list(ahead), upto_ms) if ahead else ():
+                name = ahead[schedule_id]
+                counts[name] += 1
+                if name in rows:  # it may be withdrawn until its instant
+                    missed.append((name, instant_ms, 1, timer_id))
+            for name, last_run_at in rows.items():
+                last_run_ms = None if last_run_at is None else at_ms(last_run_at)
+                missed += _missed(made[name], last_run_ms, upto_ms, counts[name])
             yield
 
     def _write(self, store: FullStore) -> Iterator[None]:
         # The rest of a batch that failed comes by itself: its last update may have been carried out.
         yield from self._write_due()
-        now_ms = self._now_ms()
-        due = [one for one in self._waiting if one[1] <= now_ms]
+        upto_ms = self._now_ms() - SETTLED_MS
+        due = [one for one in self._waiting if one[1] <= upto_ms]
         withdrawn: set[int] = set()
         for part in parts([timer_id for *_, timer_id in due if timer_id is not None], NAMES):
             withdrawn |= store.browse.withdrawn_among(part)
@@ -149,7 +164,7 @@ class RunCounts:
             if timer_id not in withdrawn:
                 last_ms, before = self._due.get(name, (0, 0))
                 self._due[name] = max(last_ms, instant_ms), before + count
-        self._waiting = [one for one in self._waiting if one[1] > now_ms]
+        self._waiting = [one for one in self._waiting if one[1] > upto_ms]
         yield from self._write_due()
 
     def _write_due(self) -> Iterator[None]:
@@ -175,16 +190,24 @@ class RunCounts:
         self._source.finish(once)
 
 
-def _missed(schedule: Schedule, last_run_ms: int | None) -> Iterable[RunCount]:
-    """Yield the last instant of a schedule, with the number of instants since its last run that was written back."""
-    last_ms = schedule.last_ms or 0
-    if last_run_ms is not None and last_run_ms >= last_ms:
+def _missed(schedule: Schedule, last_run_ms: int | None, upto_ms: int, ahead: int) -> Iterable[RunCount]:
+    """Yield the last instant of a schedule up to one, with the number of instants since its last run that was written
+    back; ``ahead`` is the number of runs after it."""
+    last_ms, count = schedule.last_ms or 0, schedule.made - ahead
+    if last_ms <= upto_ms and last_run_ms is None:
+        yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None
         return
-    count: Any = schedule.made
+    try:
+        recurrence = read_definition(schedule.definition).recurrence
+    except RecurrenceError:
+        return
+    since_ms = upto_ms - HOUR_MS if last_run_ms is None else last_run_ms
+    first_ms = recurrence.next_after(since_ms)
+    if last_ms > upto_ms:
+        last_ms = -1 if first_ms is None or first_ms > upto_ms else latest(recurrence, first_ms, upto_ms)
+    if last_ms <= since_ms:
+        return
     if last_run_ms is not None:
-        try:
-            recurrence = read_definition(schedule.definition).recurrence
-        except RecurrenceError:
-            return
         count = sum(1 for _ in islice(recurrence.between(last_run_ms, last_ms), MOST_MISSED))
-    yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None
+    if count > 0 or ahead == 0:
+        yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None

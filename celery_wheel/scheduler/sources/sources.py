@@ -119,6 +119,8 @@ class Sources:
             if was_held and not before:  # another process may have followed them meanwhile
                 for source in self._sources:
                     source.reset()
+                if self._counts is not None:
+                    self._counts.reset()
             if was_held and not self.look():
                 wait_s = backoff.failed()
             else:

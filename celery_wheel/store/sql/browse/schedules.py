@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, select, tupl
 from celery_wheel.store import schedule_model
 from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.sql.browse.messages import OUTCOMES, TASK, TASKS, Messages, lanes_of, state_of
+from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
 from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import lane, outcome, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of
@@ -127,25 +127,23 @@ class ScheduleViews(Messages):
             found = connection.execute(later.limit(limit)).all()
         return [schedule_model.RunOfSource(row[0], row[1] or 0, bool(row[2]), *row[3:]) for row in found]
 
-    def runs_since(self, schedule_id: int, instant_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return row and instant of a schedule's own latest runs after an instant."""
-        own = (run.c.schedule == schedule_id, run.c.instant_ms > instant_ms, ~run.c.requested)
-        query = select(run.c.timer_id, run.c.instant_ms).where(*own).order_by(*_LATEST_FIRST).limit(limit)
+    def runs_ahead(self, schedule_ids: Sequence[int], after_ms: int) -> list[tuple[int, int, int]]:
+        """Return schedule, row and instant of the schedules' own runs after an instant that are not withdrawn."""
+        columns = (run.c.schedule, run.c.timer_id, run.c.instant_ms)
+        ahead = (run.c.schedule.in_(schedule_ids), run.c.instant_ms > after_ms, ~run.c.requested, ~_is_withdrawn())
         with self._database.reading() as connection:
-            return [(row.timer_id, row.instant_ms) for row in connection.execute(query)]
+            return [(row[0], row[1], row[2]) for row in connection.execute(select(*columns).where(*ahead))]
 
     def withdrawn_among(self, timer_ids: Sequence[int]) -> set[int]:
-        """Return those of these rows that were cancelled before the instants of their runs."""
-        ended = (outcome.c.timer_id.in_(timer_ids), outcome.c.kind == "cancelled", outcome.c.at_ms < run.c.instant_ms)
-        rows = OUTCOMES.join(run, run.c.timer_id == outcome.c.timer_id)
+        """Return those of these rows that were made ahead, and withdrawn before the instants of their runs."""
+        withdrawn = select(run.c.timer_id).where(run.c.timer_id.in_(timer_ids), _is_withdrawn())
         with self._database.reading() as connection:
-            found = select(outcome.c.timer_id).select_from(rows).where(timer.c.lane == STOPPED, *ended)
-            return set(connection.scalars(found))
+            return set(connection.scalars(withdrawn))
 
     def changed_by_others(self, names: Sequence[str], source: str) -> set[str]:
-        """Return the names of the schedules whose last change is not by their source."""
+        """Return the names of the schedules whose last change is not known to be by their source."""
         last = and_(revision.c.schedule == schedule.c.id, revision.c.number == schedule.c.revision)
-        found = select(schedule.c.name).join(revision, last).where(revision.c.actor != source)
+        found = select(schedule.c.name).outerjoin(revision, last).where(func.coalesce(revision.c.actor, "") != source)
         with self._database.reading() as connection:
             return {
                 one
@@ -185,6 +183,10 @@ class ScheduleViews(Messages):
             )
             for row, (id_, task) in zip(rows, tasks.items(), strict=True)
         ]
+
+
+def _is_withdrawn() -> ColumnElement[bool]:
+    return and_(run.c.ended_ms.is_not(None), run.c.ended_ms < run.c.instant_ms)
 
 
 def _is_of_shard(shard: int) -> ColumnElement[bool]:

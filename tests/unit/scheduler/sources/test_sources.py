@@ -317,6 +317,18 @@ class Watched(EntryListing):
         return None
 
 
+class Counts:
+    has_more = False
+    resets = 0
+
+    def run(self, store: FullStore) -> None: ...
+
+    def close(self) -> None: ...
+
+    def reset(self) -> None:
+        self.resets += 1
+
+
 class Waits:
     """In place of the event that wakes the thread: each wait moves the clock."""
 
@@ -363,11 +375,12 @@ def test_a_source_is_compared_anew_when_the_shard_comes_back(app: Any, clock: Ma
         def reset(self) -> None:
             self.resets += 1
 
-    source = Resettable(clock)
-    thread: Any = Sources(Conf(app), [source], lambda: not 5 <= clock.monotonic_ms() / 1_000 < 10)
-    thread._wake = Waits(clock, thread, 20)
+    source, counts = Resettable(clock), Counts()
+    more: Any = {"held": lambda: not 5 <= clock.monotonic_ms() / 1_000 < 10, "counts": counts}
+    thread: Any = Sources(Conf(app), [source], **more)
+    thread._process_store, thread._wake = mock.Mock(), Waits(clock, thread, 20)
     thread._run()
-    assert source.resets == 2
+    assert (source.resets, counts.resets) == (2, 2)
     assert not [at_s for at_s in source.at_s if 5 <= at_s < 10]
 
 
@@ -389,14 +402,6 @@ def test_a_source_that_has_more_is_looked_at_again_at_once(app: Any, clock: Manu
             return len(self.at_s) < 10
 
     assert looked_at(app, clock, Pages(clock), 1)[:9] == [0.0] * 9
-
-
-class Counts:
-    has_more = False
-
-    def run(self, store: FullStore) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def test_a_failure_of_the_run_counts_is_named_once_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
