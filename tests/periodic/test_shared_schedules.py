@@ -155,7 +155,7 @@ def test_a_retimed_schedule_is_as_its_entry_says(following: Following) -> None:
 
 
 @pytest.mark.parametrize("alike_from", [2, 99])
-def test_what_a_user_has_changed_lasts_until_the_schedule_is_edited(
+def test_a_change_by_a_user_lasts_until_the_schedule_is_edited(
     following: Following, monkeypatch: pytest.MonkeyPatch, alike_from: int
 ) -> None:
     monkeypatch.setattr(django_source, "ALIKE", alike_from)

@@ -73,7 +73,7 @@ class RunCounts:
     def reset(self) -> None:
         """Forget what was read: another process may have counted runs since."""
         self._last_run: list[int] | None = None  #: of each shard, the last run that was read
-        #: Of a former holder, until the runs since are read: the instants up to which runs count, and rows that do.
+        #: The instants up to which runs of a former holder count, and rows that do, until the runs since are read.
         self._counted_to: dict[str, int] = {}
         self._counted: set[int] = set()
         self._waiting: list[RunCount] = []  #: until their instants have come
