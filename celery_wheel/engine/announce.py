@@ -37,9 +37,8 @@ def announce(ctx: Context, state: ShardState) -> RoundSteps:
     if lap.after < 0:
         ctx.unannounced.clear()  # this lap may miss what is cancelled from here on
     limit = 1 if lap.has_failed else MAX_ROWS
-    found = ctx.store.unannounced(
-        ctx.shard, lap.after, limit + 1
-    )  # one more, so that no empty page ends a lap and waits
+    # One more, so that no empty page ends a lap and waits.
+    found = ctx.store.unannounced(ctx.shard, lap.after, limit + 1)
     rows = found[:limit]
     yield "read"
     if rows:

@@ -31,7 +31,7 @@ from celery_wheel.engine.commands import (
 )
 from celery_wheel.engine.intake.inbox import BulkCommand
 from celery_wheel.engine.round import Context, make_call
-from celery_wheel.engine.state.shard import Mark, ShardState
+from celery_wheel.engine.state.shard import ShardState
 from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store import model
 from celery_wheel.store.audit_model import MACHINES, PROGRAM, AuditEntry
@@ -132,7 +132,7 @@ class _BulkStep:
         """Cancel or move the next rows; returns the steps of the commit, or None where a row is about to move."""
         ctx, state = self._ctx, self._state
         with state.active():
-            mark: Mark = state.mark()
+            mark = state.mark()
         found = ctx.store.bulk_rows(self._part, ROWS_AT_ONCE)
         rows = ctx.store.bulk_task_rows(found.ids)
         with state.active():

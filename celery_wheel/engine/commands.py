@@ -32,6 +32,8 @@ from celery_wheel.engine.unit_of_work import Retirement, UnitOfWork
 from celery_wheel.store import model
 from celery_wheel.values.log import get_logger
 
+logger = get_logger(__name__)
+
 DONE, ALREADY, TOO_LATE, UNKNOWN = "done", "already", "too_late", "unknown"
 
 #: How long a tombstone keeps a cancelled id from being accepted.
@@ -182,8 +184,8 @@ def requeue_or_replay(ctx: Context, state: ShardState, command: Command) -> Gene
             results |= {message.task_id: DONE for _, message in readable}
         with state.active():
             if command.kind == model.REPLAY:
-                results.update({str(row.id): "too_late" for row in rows if not is_closed(state, row)})
-                rows = [row for row in rows if results[str(row.id)] == "done"]
+                results.update({str(row.id): TOO_LATE for row in rows if not is_closed(state, row)})
+                rows = [row for row in rows if results[str(row.id)] == DONE]
             work = UnitOfWork(state, ctx.clock.now_ms())
             publish_again(work, rows, redelivered, readable, command.reason, command.actor)
             work.answer(command, results)
@@ -202,8 +204,8 @@ def _requeueable(ctx: Context, command: Command) -> tuple[list[model.Row], set[i
     wanted = [
         (kind, row) for kind, row in found if kind in model.REQUEUABLE and (row.route.exchange or row.route.routing_key)
     ]
-    results = {id_: "too_late" if id_ in stored else "unknown" for id_ in command.task_ids}
-    results |= {row.task_id: "done" for _, row in wanted}
+    results = {id_: TOO_LATE if id_ in stored else UNKNOWN for id_ in command.task_ids}
+    results |= {row.task_id: DONE for _, row in wanted}
     in_doubt = ctx.delivery.prepares
     redelivered = {row.id for kind, row in wanted if in_doubt and kind == "rejected"}
     return [row for _, row in wanted], redelivered, results
@@ -224,7 +226,7 @@ def readable_among(ctx: Context, rows: Iterable[model.Row]) -> list[tuple[model.
 def _replayable(ctx: Context, command: Command) -> tuple[list[model.Row], dict[str, str]]:
     rows = {row.id: row for row in ctx.store.rows(ctx.shard, [int(one) for one in command.task_ids])}
     known = [rows[int(one)] for one in command.task_ids if int(one) in rows]
-    results = dict.fromkeys(command.task_ids, "unknown") | {str(row.id): "done" for row in known}
+    results = dict.fromkeys(command.task_ids, UNKNOWN) | {str(row.id): DONE for row in known}
     return known, results
 
 
@@ -260,9 +262,6 @@ def publish_again(
         admit(work, [message])
 
 
-logger = get_logger(__name__)
-
-
 def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Generator[str, None, bool]:
     """Carry out a pause or a resume; returns True, since it never stays in the inbox."""
     now_ms = ctx.clock.now_ms()
@@ -271,11 +270,11 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
     work, results = UnitOfWork(state, now_ms), dict[str, str]()
     for name in command.task_ids:
         place = gate_place(name)
-        results[name] = "done"
+        results[name] = DONE
         if command.kind == model.PAUSE:
             work.change.gates.append(model.Gate(*place, model.PAUSED, 0, command.reason, command.actor, now_ms))
         elif place not in existing:
-            results[name] = "unknown"
+            results[name] = UNKNOWN
         elif command.per_ms:
             work.change.gates.append(
                 model.Gate(*place, model.SLOW, command.per_ms, command.reason, command.actor, now_ms)
@@ -291,7 +290,7 @@ def pause_or_resume(ctx: Context, state: ShardState, command: Command) -> Genera
         work.reserve()
     yield "gates closed"
     if (yield from work.commit(ctx)):
-        for name in [name for name, result in results.items() if result == "done"]:
+        for name in [name for name, result in results.items() if result == DONE]:
             _log_gate(ctx, command, name)
     ctx.wake.set()
     ctx.freed.set()

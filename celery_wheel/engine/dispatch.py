@@ -14,8 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
-from typing import Any
 
 from celery_wheel.engine.port import Confirmed
 from celery_wheel.engine.round import Context, Round, RoundSteps, Steps
@@ -86,10 +84,8 @@ def _send(ctx: Context, state: ShardState, lane: Lane) -> Generator[str, None, b
 def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
     """Take the rows in doubt as a chunk, before any other row of the lane; those that are not due wait (a drain)."""
     limits = ctx.limits
-    place, upto = (
-        (ctx.shard, lane.number, lane.in_doubt_after),
-        min(lane.in_doubt_upto, Position(_due_ms(ctx), MAX_SEQ)),
-    )
+    place = ctx.shard, lane.number, lane.in_doubt_after
+    upto = min(lane.in_doubt_upto, Position(_due_ms(ctx), MAX_SEQ))
     if upto <= lane.in_doubt_after:
         return
     to = ctx.store.slice_end(*place, upto, limits.chunk_count, limits.chunk_bytes)
@@ -107,7 +103,7 @@ def _take_doubtful(ctx: Context, state: ShardState, lane: Lane) -> Steps:
 
 def _guard(ctx: Context, state: ShardState, flight: InFlight) -> Steps:
     chunk = ctx.shard, flight.lane, flight.after, flight.upto
-    stored = yield from ctx.call("count", partial(_count, ctx), ctx.store.count_chunks, chunk)
+    stored = yield from ctx.call("count", lambda *one: ctx.store.count_chunks([one])[0], ctx.store.count_chunks, chunk)
     if stored != len(flight.rows):
         ctx.fence(state.epoch, state.accepted)
         raise GuardTripped(
@@ -115,11 +111,6 @@ def _guard(ctx: Context, state: ShardState, flight: InFlight) -> Steps:
             f"{flight.lane}, the chunk has {len(flight.rows)}; the chunk is not published and the window is rebuilt; "
             "this is a defect, please report it"
         )
-
-
-def _count(ctx: Context, *chunk: Any) -> int:
-    [stored] = ctx.store.count_chunks([chunk])
-    return stored
 
 
 def _confirm(ctx: Context, state: ShardState, lane: Lane, flight: InFlight, confirmed: Confirmed, now_ms: int) -> None:

@@ -187,18 +187,13 @@ class DueClock:
                     "the wall clock of this host was stepped, and the second clock agrees with it: due time follows by "
                     "%+d ms",
                     ahead_ms,
-                    extra={"action": "clock_followed", "step_ms": ahead_ms},
+                    extra={"step_ms": ahead_ms},
                 )
         elif abs(ahead_ms) > self._near_ms:
             self._dispute(ahead_ms)
         elif self.disputed_ms:
             self.disputed_ms = 0
-            self._log.write(
-                logging.WARNING,
-                "clock_agreed",
-                "the wall clock agrees with due time again",
-                extra={"action": "clock_agreed"},
-            )
+            self._log.write(logging.WARNING, "clock_agreed", "the wall clock agrees with due time again")
         return due_is_nearer or not self.disputed_ms
 
     def _decide_fit(self, reading: _ClockReading | None) -> None:
@@ -219,7 +214,7 @@ class DueClock:
                 "due time is %+d ms from the clock of the broker or the store; this scheduler holds no shard while "
                 "they differ by more than wheel_max_clock_skew; check the time service of both hosts",
                 self.skew_ms,
-                extra={"action": "clock_skew", "skew_ms": self.skew_ms},
+                extra={"skew_ms": self.skew_ms},
             )
 
     def _follow(self, ahead_ms: int) -> None:
@@ -235,6 +230,6 @@ class DueClock:
                 "monotonic clock; check the time service of this host; if its clock is right now: celery -A proj "
                 "wheel clock accept",
                 ahead_ms,
-                extra={"action": "clock_disputed", "disputed_ms": ahead_ms},
+                extra={"disputed_ms": ahead_ms},
             )
         self.disputed_ms = ahead_ms

@@ -288,10 +288,11 @@ def _accept(ctx: Context, state: ShardState, intake: _Intake) -> Generator[str, 
     with state.active():
         if unique is not None and unique.are_stale(state):
             return False
-        work = UnitOfWork(state, ctx.clock.now_ms(), apart=occurrences.lane_apart())
+        work = UnitOfWork(state, ctx.clock.now_ms(), occurrences.change, occurrences.lane_apart())
         admit(work, fresh, unique, tombstones)
-        work.change.inbox, work.change.loaded = intake.accepted, [chunk.id for chunk in intake.chunks]
-        occurrences.record(work)
+        work.change.inbox += intake.accepted
+        work.change.loaded = [chunk.id for chunk in intake.chunks]
+        occurrences.record()
         work.reserve()
     yield "reserved"
     if not (yield from work.commit(ctx)):
@@ -349,7 +350,6 @@ def _tombstones(ctx: Context, state: ShardState, fresh: list[model.Arrival]) -> 
 
 def _count(ctx: Context, change: model.Change) -> None:
     kinds = [one.kind for one in change.outcomes]
-    accepted = len(change.rows) + sum(len(one.block) for one in change.blocks)
     rejected, unreadable = kinds.count("rejected"), len(change.rejects)
     if unreadable:
         first = change.rejects[0].unreadable
@@ -362,7 +362,7 @@ def _count(ctx: Context, change: model.Change) -> None:
         row = next(row for row in change.rows if row.id in reasons and not row.message.refused)
         ctx.stats.rejections.add(BY_UNIQUE, unique, reasons[row.id], row.message.task, row.message.task_id)
     ctx.stats.add(
-        accepted=accepted,
+        accepted=change.accepted - unreadable,
         rejected=rejected,
         rejected_unreadable=unreadable,
         rejected_unique=unique,

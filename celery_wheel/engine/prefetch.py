@@ -41,7 +41,7 @@ def _read_slice(ctx: Context, state: ShardState, lane: Lane, after: Position, up
     if slice_ is None:
         return
     try:
-        rows = ctx.store.slice(ctx.shard, lane.number, slice_.after, slice_.upto)
+        rows = ctx.store.slice(ctx.shard, lane.number, after, upto)
         ctx.fence(state.epoch, state.accepted)
     except StoreError as error:
         # The horizon has moved past rows that are not in memory, so the window is no longer complete.

@@ -246,7 +246,7 @@ class Runner:
             engine.stats.stuck_jobs = lambda: [str(one) for one in self.pool.stuck()]
 
     def start(self) -> None:
-        self._watch.start()
+        self._watch.job.wake()
         for shard in self.shards:
             shard.wake()
         if len(self.shards) > 1:  # a ``tend`` costs less than a renewal of one
@@ -254,19 +254,16 @@ class Runner:
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Let every job finish its round, but those whose calls may hang; then settle and give up the shards."""
-        self._cancel()
+        self._watch.job.cancel()
+        self._renewal.cancel()
+        for shard in self.shards:
+            shard.cancel()
         until_s = self.pool.now_s() + timeout_s
         self._renewal.join(until_s)
         for shard in self.shards:
             shard.release(until_s)
         self._watch.close(until_s)
         self.pool.close()
-
-    def _cancel(self) -> None:
-        self._watch.cancel()
-        self._renewal.cancel()
-        for shard in self.shards:
-            shard.cancel()
 
     def _renew(self) -> Wait:
         renewed = renew(self.engines, self._lease_ms)
@@ -304,17 +301,11 @@ class InboxWatch:
         self._wakes = wakes
         self._poll_s = poll_ms / 1_000
         self._bell: Bell | None = None
-        self._job = pool.job(self._run, "inboxes")
-
-    def start(self) -> None:
-        self._job.wake()
-
-    def cancel(self) -> None:
-        self._job.cancel()
+        self.job = pool.job(self._run, "inboxes")
 
     def close(self, until_s: float) -> None:
-        """Close the bell, after ``cancel``, once the look that is under way has ended; a hung one keeps it."""
-        if self._job.join(until_s) and self._bell is not None:
+        """Close the bell, once the job is cancelled and the look that is under way has ended; a hung one keeps it."""
+        if self.job.join(until_s) and self._bell is not None:
             self._bell.close()
 
     def look(self) -> bool:

@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -329,13 +329,5 @@ class Rejections:
                 one.count,
                 f"the first is of task {one.task} {one.task_id}".rstrip() if one.task else "the first",
                 one.reason,
-                extra={
-                    "action": "rejected",
-                    "shard": shard,
-                    "kind": kind,
-                    "count": one.count,
-                    "task": one.task,
-                    "task_id": one.task_id,
-                    "reason": one.reason,
-                },
+                extra={"action": "rejected", "shard": shard, "kind": kind, **asdict(one)},
             )

@@ -241,18 +241,16 @@ class Forwarder:
 
     def _publish(self, received: ReceivedMessage, shard: int) -> None:
         queue, envelope = wheel_queue(self._namespace, shard, self._queue_type), received.envelope
-        body, publish = (
-            received.body,
-            {
-                "exchange": DEFAULT_EXCHANGE,
-                "routing_key": queue.name,
-                "headers": dict(received.headers),
-                "content_type": received.content_type,
-                "content_encoding": received.content_encoding,
-                "compression": received.compression,
-                **received.properties,
-            },
-        )
+        body = received.body
+        publish = {
+            "exchange": DEFAULT_EXCHANGE,
+            "routing_key": queue.name,
+            "headers": dict(received.headers),
+            "content_type": received.content_type,
+            "content_encoding": received.content_encoding,
+            "compression": received.compression,
+            **received.properties,
+        }
         if self._seal:
             body, publish = self._seal.seal(body, publish, envelope.task, envelope.task_id, shard)
         self._connected().publish(body, declare=[queue], confirm_timeout=10, **publish)

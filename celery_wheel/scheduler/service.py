@@ -178,9 +178,7 @@ class WheelService:
                 name, why = "store", error
             except BrokerError as error:
                 name, why = "broker", error
-            log.write(
-                logging.WARNING, name, "beat waits for its %s: %s", name, why, extra={"action": f"{name}_not_ready"}
-            )
+            log.write(logging.WARNING, f"{name}_not_ready", "beat waits for its %s: %s", name, why)
             notify(f"STATUS=waits for its {name}")
             time.sleep(backoff.failed())
 

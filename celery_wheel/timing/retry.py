@@ -67,16 +67,16 @@ class RetryLog:
         message: str,
         *args: object,
         exc_info: bool | BaseException | None = None,
-        extra: Mapping[str, object],
+        extra: Mapping[str, object] | None = None,
     ) -> None:
         """Log a message: at ``level`` where its cause was not logged within LOG_INTERVAL_S, else for debugging.
 
         A message that was held back meanwhile is counted behind the next one.
 
         Args:
-            cause: one of few texts of the caller; not one of each task.
+            cause: one of few texts of the caller; not one of each task. It is the action, unless ``extra`` has one.
         """
-        now_s = self._now_s()
+        extra, now_s = {"action": cause, **(extra or {})}, self._now_s()
         logged_s, held_back = self._logged.get(cause, (None, 0))
         if logged_s is not None and now_s < logged_s + LOG_INTERVAL_S:
             self._logged[cause] = logged_s, held_back + 1
@@ -88,7 +88,7 @@ class RetryLog:
         self._logged[cause] = now_s, 0
         if held_back:
             message, args = message + " (%d more times since it was last logged)", (*args, held_back)
-        self._logger.log(level, message, *args, exc_info=exc_info, extra=dict(extra))
+        self._logger.log(level, message, *args, exc_info=exc_info, extra=extra)
 
     def write_error(self, error: Exception, *, extra: Mapping[str, object]) -> None:
         """Log the text of an error as a warning. Errors of one class are one cause, unless they name shards."""

@@ -77,7 +77,6 @@ class Reporter:
                     lost.run,
                     MAX_KEPT,
                     MEANING,
-                    extra={"action": "report_lost"},
                 )
             self._kept.append(report)
             if self._thread is None:
@@ -122,7 +121,6 @@ class Reporter:
                     report.run,
                     error,
                     pause_s,
-                    extra={"action": "report_failed"},
                 )
                 with self._changed:
                     self._changed.wait(pause_s)

@@ -251,7 +251,8 @@ class Site:
         if what in ("accepted", "dispatched"):
             return int(getattr(self._engine.stats, what))
         assert self._engine.state is not None
-        return sum(one[1 if what == "waiting" else 2] for one in self._engine.state.groups.counts())
+        groups = self._engine.state.groups.groups()
+        return sum(one.waiting if what == "waiting" else one.in_flight for one in groups)
 
 
 # -- adoption ----------------------------------------------------------------------------------------------

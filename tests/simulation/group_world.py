@@ -316,10 +316,9 @@ class GroupWorld(World):
         super()._calm_down()
         for scheduler in self.schedulers:
             state = scheduler.engine.state
-            if state is not None and (left := list(state.groups.counts())):
-                waits = [one for one in left if one[1]]
-                if waits:
-                    raise self._violation(f"groups have rows waiting, and no row waits: {waits}")
+            found = [] if state is None else state.groups.groups()
+            if waits := [(one.name, one.waiting, one.in_flight) for one in found if one.waiting]:
+                raise self._violation(f"groups have rows waiting, and no row waits: {waits}")
         if any(line.waiting for line in self.disk.shard(0).lines.values()):
             raise self._violation(f"lines are left: {self.disk.shard(0).lines}")
 

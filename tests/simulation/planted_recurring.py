@@ -112,10 +112,10 @@ def made_while_the_earlier_run_goes_on(*_: object) -> Generator[str, None, Occup
 
 
 @replaces_recurring(Occurrences, "record", seed=1)
-def instants_skipped_without_a_word(right: Any, self: Occurrences, work: UnitOfWork) -> None:
+def instants_skipped_without_a_word(right: Any, self: Occurrences) -> None:
     """Catch-up leaves instants out without a skip."""
     self.change.skips.clear()
-    right(self, work)
+    right(self)
 
 
 @replaces_recurring(Occurrences, "add", seed=1)
@@ -138,10 +138,10 @@ def change_that_is_overtaken(right: Any, *args: Any) -> Generator[str, None, boo
 
 
 @replaces_recurring(Occurrences, "record", seed=3)
-def end_of_a_replaced_run_is_lost(right: Any, self: Occurrences, work: UnitOfWork) -> None:
+def end_of_a_replaced_run_is_lost(right: Any, self: Occurrences) -> None:
     """The runs that a later one replaces are cancelled; their ends are not stored."""
     self.change.run_ends.clear()
-    right(self, work)
+    right(self)
 
 
 @replaces_recurring(model_history, "apply_schedules", seed=1)

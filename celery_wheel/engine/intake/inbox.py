@@ -189,8 +189,6 @@ def parse(
 
 
 def _command(item: model.InboxItem, fields: dict[str, Any]) -> Command:
-    if item.kind in (model.PAUSE, model.RESUME):
-        return _gate_command(item, fields)
     if item.kind not in (model.CANCEL, model.MOVE, model.REQUEUE, model.REPLAY, model.ACCEPT_CLOCK):
         raise Malformed(f"unknown kind {item.kind!r}; a newer celery-wheel may have written it")
     task_ids, eta_ms = _names(fields, LISTS.get(item.kind, "task_ids")), fields.get("eta_ms")
@@ -332,6 +330,7 @@ def _limit_command(item: model.InboxItem, fields: dict[str, Any]) -> Command:
 
 _PARSERS: dict[str, Callable[[model.InboxItem, dict[str, Any]], AnyCommand]] = {
     model.COMPLETE: _completion,
+    **dict.fromkeys((model.PAUSE, model.RESUME), _gate_command),
     model.LIMIT: _limit_command,
     SCHEDULE: _schedule_command,
     model.ERASE: _erasure,

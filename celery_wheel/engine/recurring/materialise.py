@@ -32,7 +32,6 @@ from celery_wheel.engine.recurring.runs import read_occupied
 from celery_wheel.engine.round import Context, Steps
 from celery_wheel.engine.state.agenda import LOOK_MS
 from celery_wheel.engine.state.shard import ShardState
-from celery_wheel.engine.unit_of_work import UnitOfWork
 from celery_wheel.errors import BrokerError, RecurrenceError, StoreError
 from celery_wheel.recurring.definition import ALLOW, Definition, read_definition
 from celery_wheel.store.model import Change, Message, with_header
@@ -89,7 +88,7 @@ class Occurrences:
         self.state = state
         self.times = overlap.Times(now_ms, now_ms + ctx.limits.look_ahead_ms, ctx.limits.late_ms)
         self.messages: list[Message] = []
-        self.change = Change()
+        self.change = Change()  #: of ingest's unit of work
         self._apart = False  #: the rows go to a lane of their own: there are many
         self._replaced: list[str] = []  #: ids of tasks that a later run replaces
         self._waiting = 0  #: schedules that were read and have to wait
@@ -113,9 +112,9 @@ class Occurrences:
         """Return the envelope ids of the rows that go to a lane of their own."""
         return self._of.keys() if self._apart else ()
 
-    def record(self, work: UnitOfWork) -> None:
-        """Add the runs, steps and skips to a unit of work whose rows are accepted; the caller holds the lock."""
-        change, own = work.change, self.change
+    def record(self) -> None:
+        """Add the runs of the rows, which are accepted, to the change; the caller holds the lock."""
+        change = self.change
         row_ids = {row.message.envelope_id: row.id for row in change.rows} if self._before else {}
         for row in change.rows:
             message = row.message
@@ -125,15 +124,6 @@ class Occurrences:
                     message.headers = with_header(message.headers, AFTER, before)
                 if message.envelope_id in self._reported:
                     message.headers = with_header(message.headers, RUN, row.id)
-        change.run_ends += own.run_ends
-        change.schedules += own.schedules
-        change.schedule_steps += own.schedule_steps
-        change.skips += own.skips
-        change.moved_schedules |= own.moved_schedules
-        change.inbox = change.inbox + own.inbox
-        change.passed_on += own.passed_on
-        change.answers += own.answers
-        change.audits += own.audits
 
     def close(self) -> None:
         """Note in the agenda that the occurrences are committed."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celery_wheel.engine.state.depths import Depth, Depths
@@ -288,14 +288,12 @@ class Groups:
 
     def join(self) -> None:
         """Take part in the depths of queues, until ``leave_depths``."""
-        for share in self._shares.values():
-            if share.depth is not None:
-                share.depth.join(share)
+        for queue, depth in self._depths.items():
+            depth.join(self._shares[queue])
 
     def leave_depths(self) -> None:
-        for share in self._shares.values():
-            if share.depth is not None:
-                share.depth.users.discard(share)
+        for queue, depth in self._depths.items():
+            depth.users.discard(self._shares[queue])
 
     def adopt(self, lines: Iterable[LineState]) -> None:
         """Take over the lines of the store."""
@@ -592,9 +590,8 @@ class Groups:
     def depths_read(self, depths: Mapping[str, int], now_ms: int, *, at_once: bool = False) -> None:
         """Note how many messages are ready in queues; ``at_once``: as a publication has just left them."""
         for queue, ready in depths.items():
-            share = self._shares.get(queue)
-            if share is not None and share.depth is not None:
-                share.depth.read(ready, now_ms, None if at_once else share.since)
+            if (depth := self._depths.get(queue)) is not None:
+                depth.read(ready, now_ms, None if at_once else self._shares[queue].since)
 
     def choose(self, most: int, now_ms: int, gates: Gates) -> list[Line]:
         """Choose up to ``most`` rows to release, by weighted round-robin; returns the line of each, in their order.
@@ -717,12 +714,6 @@ class Groups:
         """Return how many rows of a group wait."""
         group = self._groups.get(name)
         return 0 if group is None else group.waiting
-
-    def counts(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (group, waiting, in flight) of each group with either."""
-        for group in self._groups.values():
-            if group.waiting or group.in_flight:
-                yield group.name, group.waiting, group.in_flight
 
 
 def _meter(limit: Limit) -> Meter | None:

@@ -32,12 +32,9 @@ KEEP = 0.75
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """A slice that is being read: rows in (after, upto] of a lane."""
+    """A slice that is being read."""
 
-    lane: int
-    after: Position
-    upto: Position
-    token: int
+    token: int  #: of its reservation
     removed: set[int]  #: rows that are removed from the window while the slice is read
 
 
@@ -131,8 +128,8 @@ class Window:
             row = rows[timer.timer_id]
             lanes[row.lane].push(row)
 
-    def evict(self, lanes: Lanes) -> int:
-        """Evict the furthest rows of each lane that is over its share; returns how many."""
+    def evict(self, lanes: Lanes) -> None:
+        """Evict the furthest rows of each lane that is over its share."""
         main, beside = self._share_of_main(lanes), self._share_beside(lanes)
         # At least one row stays, however large it is: it must remain publishable.
         over: dict[int, list[Row]] = {
@@ -140,7 +137,6 @@ class Window:
             for number, load in self._weights.items()
             if load.count > 1 and load.exceeds(main if number == MAIN else beside)
         }
-        before = len(self.rows)
         if over:
             # One pass, however many lanes there are: their shares shrink at the same time.
             for row in self.rows.values():
@@ -155,7 +151,6 @@ class Window:
                 del self.rows[row.id]
                 self.subtract(number, [row])
                 self.wheel.cancel(row.id)
-        return before - len(self.rows)
 
     def _share_of_main(self, lanes: Lanes) -> Weight:
         part = 1.0 if lanes.are_alone else 1 - BESIDE
@@ -182,7 +177,7 @@ class Window:
         if lane.horizon != after:
             return None
         lane.horizon = upto
-        return Prefetch(lane.number, after, upto, lane.reserve(after.next()), self.track_removed())
+        return Prefetch(lane.reserve(after.next()), self.track_removed())
 
     def place_prefetched(self, lane: Lane, prefetch: Prefetch, rows: Iterable[Row]) -> None:
         for row in rows:

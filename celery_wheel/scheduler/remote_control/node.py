@@ -222,7 +222,6 @@ class Node:
                     self._name,
                     error,
                     pause_s,
-                    extra={"action": "node_lost"},
                 )
                 self._stop.wait(pause_s)
             # Each connection of kombu to Redis has an epoll, in a cycle that the collector of this process would leave

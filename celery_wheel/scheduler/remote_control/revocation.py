@@ -154,7 +154,7 @@ class RevokeListener:
                 f"{self._view.name} revokes them, but the audit log will lack it: {MAX_UNRECORDED:,} of its entries "
                 "wait for the store, which does not answer"
             )
-            self._log.write(logging.ERROR, "revoke_unrecorded", "%s", text, extra={"action": "revoke_unrecorded"})
+            self._log.write(logging.ERROR, "revoke_unrecorded", "%s", text)
             raise StoreError(text)
         asker, stamps = Operator(CONTROL, CONTROL), {"stamps": [*headers][:MAX_STAMPS]}
         done = {self._view.name: "done"}
@@ -178,7 +178,6 @@ class RevokeListener:
                     error,
                     len(self._kept),
                     len(self._unrecorded),
-                    extra={"action": "revoke_kept"},
                 )
 
     def _scan_soon(self, shards: Iterable[int]) -> None:
@@ -209,12 +208,11 @@ class RevokeListener:
                     backoff.succeeded()
 
     def _note_failure(self, shard: int, error: Exception) -> None:
-        extra = {"action": "stamps_failed"}
         if isinstance(error, StoreError):
-            text = "%s; shard %d is scanned again"
-            self._log.write(logging.WARNING, "stamps_failed", text, error, shard, extra=extra)
+            self._log.write(logging.WARNING, "stamps_failed", "%s; shard %d is scanned again", error, shard)
         else:
             text = "shard %d could not be scanned for revoked stamps (%s), and is scanned again"
+            extra = {"action": "stamps_failed"}
             self._log.write(logging.ERROR, "stamps_broken", text, shard, error_place(error), extra=extra)
 
     def scan(self, shard: int) -> int:

@@ -244,9 +244,7 @@ class RevokedState:
         return send
 
     def _lost(self, error: Exception) -> None:
-        self._log.write(
-            logging.WARNING, "event_lost", "task-revoked is not sent: %r", error, extra={"action": "event_lost"}
-        )
+        self._log.write(logging.WARNING, "event_lost", "task-revoked is not sent: %r", error)
 
     def _leave_to_worker(self, row: Row, pending: PendingRequest) -> None:
         properties = dict(pending.properties)

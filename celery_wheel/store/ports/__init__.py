@@ -29,11 +29,7 @@ from celery_wheel.store.store_model import Retention as Retention
 from celery_wheel.store.store_model import StoreIdentity as StoreIdentity
 
 if TYPE_CHECKING:
-    from celery_wheel.store.bulk_model import BulkPart, BulkRows, BulkShard
-    from celery_wheel.store.sql.browse import Browse
-    from celery_wheel.store.sql.handover import SqlHandover
-    from celery_wheel.store.sql.loads import SqlLoads
-    from celery_wheel.store.sql.maintenance import SqlMaintenance
+    from celery_wheel.store.bulk_model import BulkPart, BulkRows
 
 
 class Store(Protocol):
@@ -329,46 +325,10 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-class FullStore(Store, Protocol):
-    """A store as ``open_store`` returns it: a type for rooms that are loaded long before a store is opened, and SQL."""
+if TYPE_CHECKING:
+    from celery_wheel.store.sql.store import SqlStore
 
-    @property
-    def name(self) -> str:
-        """The store's name in messages: the file's path, or host and database."""
-
-    @property
-    def shards(self) -> int:
-        """The number of shards that the store had when it was opened."""
-
-    @property
-    def browse(self) -> Browse: ...
-
-    @property
-    def loads(self) -> SqlLoads: ...
-
-    @property
-    def handover(self) -> SqlHandover: ...
-
-    @property
-    def maintenance(self) -> SqlMaintenance: ...
-
-    def bulk_shards(self, action: str) -> list[BulkShard]:
-        """Return all shards with their parts of a bulk action, and the commands about it, by one statement."""
-
-    def bulk_actions(self, limit: int) -> list[str]:
-        """Return the ids of the bulk actions that the store knows, the latest first."""
-
-    def identity(self) -> StoreIdentity:
-        """Read the store's identity, by which a broker tells it from a copy."""
-
-    def is_as_opened(self) -> bool:
-        """Whether the database still has the opened store: not emptied, not made anew, with as many shards."""
-
-    def brokers(self) -> set[str]:
-        """The places of the broker to which the store's schedulers dispatch; none before the first of them ran."""
-
-    def add_brokers(self, places: set[str]) -> None:
-        """Record more places of that broker."""
-
-    def is_replaced(self) -> bool:
-        """Whether the store's file was deleted or replaced; cheap enough to be called before each use."""
+    #: A store as ``open_store`` returns it: a type for rooms that are loaded long before a store is opened, and SQL.
+    FullStore = SqlStore
+else:
+    FullStore = Any

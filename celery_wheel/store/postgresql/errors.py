@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from sqlalchemy.exc import DBAPIError, TimeoutError
 
-from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
+from celery_wheel.store.sql.database import ADOPTED_ANEW, DOUBLED, OTHER_TABLES, REFUSES_ALL, phrase
 from celery_wheel.store.sql.upkeep import SQLSTATE
 
 
@@ -36,19 +36,9 @@ _BY_TRANSACTION = (
     "let wheel_store name the server itself, or a pooler that lends whole sessions (pgbouncer: pool_mode=session)",
 )
 
-_OTHER_TABLES = (
-    "is incomplete",
-    "nothing was read or written",
-    "its tables are of another version or were changed by hand: migrate them, or restore a copy",
-)
-
 #: SQLSTATE or class → (state, consequence, remedy); the first entry counts that the error's code begins with.
 _MEANINGS = {
-    SQLSTATE: (
-        "refuses every change",
-        "nothing was written",
-        "set wheel_store to the new place, and restart everything that uses the wheel",
-    ),
+    SQLSTATE: REFUSES_ALL,
     "53100": (
         "has no room on its disk",
         "nothing was written, and nothing new is accepted",
@@ -102,13 +92,9 @@ _MEANINGS = {
         _NOTHING,
         'let a scheduler\'s user own the tables, and grant other users the rights of the page "Users with few rights"',
     ),
-    "42P01": _OTHER_TABLES,
-    "42703": _OTHER_TABLES,
-    "23": (
-        "has one of these messages or ids already",
-        _NOTHING,
-        f"{ADOPTED_ANEW}, which reads the stored rows; if this repeats, please report it",
-    ),
+    "42P01": OTHER_TABLES,
+    "42703": OTHER_TABLES,
+    "23": DOUBLED,
     "26000": _BY_TRANSACTION,
     "42P05": _BY_TRANSACTION,
     "22": ("cannot keep a value", _NOTHING, "this is a defect, please report it"),

@@ -41,7 +41,7 @@ from celery_wheel.store.sql.schema import (
     uuids_to_bytes,
 )
 from celery_wheel.store.sql.sealing import Seal
-from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, in_order, places
+from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, places
 
 _OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
 _OF_MESSAGE = ("eta_ms", "key", "group", "expires_ms", "created_ms", "size", "misfire_ms")
@@ -115,20 +115,20 @@ def write(
             counts += _route_counts(shard, _counted(change, route_ids))
     to.add_timer.many(connection, timers)
     to.add_total.many(connection, counts)
-    shared = [(one.shard, one.epoch, one.change) for one, _ in changes]
+    shared = [one for one, _ in changes]
     to.move.each(connection, [((shard,), change.moves) for shard, _, change in shared])
     to.add_outcome.each(connection, [((shard,), _later(change.outcomes, late[shard])) for shard, _, change in shared])
     settlements = [((shard, epoch), _later(change.settlements, late[shard])) for shard, epoch, change in shared]
     to.add_settlement.each(connection, settlements)
     to.set_lane.each(connection, [((shard,), change.lanes) for shard, _, change in shared])
     closed = [{"at_shard": shard, "at_lane": number} for shard, _, change in shared for number in change.closed]
-    to.close_lane.many(connection, in_order(to.close_lane, closed))
+    to.close_lane.many_named(connection, closed)
     _add_tally(connection, to, [(shard, change.tally) for shard, _, change in shared], named, route_ids)
     intake = statements.of(IntakeStatements)
     for shard, _, change in shared:
         _take_items(connection, intake, catalogue.seal, shard, change)
         loaded = [{"chunk": chunk, "at_shard": shard} for chunk in change.loaded]
-        intake.accept_chunk.many(connection, in_order(intake.accept_chunk, loaded))
+        intake.accept_chunk.many_named(connection, loaded)
         write_control(connection, statements, shard, change)
         write_schedules(connection, statements, catalogue.seal, shard, change)
         write_groups(connection, statements, shard, change)
@@ -157,9 +157,8 @@ def _advanced(connection: Connection, statements: Statements, shard: int, epoch:
     if first is None and (change.rows or change.blocks or change.rejects):  # their seqs are new
         advance(connection, statements, shard, epoch, change.seq, accepted=change.accepted, known=change.known)
         return 0
-    last = fence(
-        connection, statements, shard, epoch, change.known
-    )  # while the lock is held, no other thread commits a number
+    # While the lock is held, no other thread commits a number.
+    last = fence(connection, statements, shard, epoch, change.known)
     late = 0 if first is None else max(0, ((last >> model.SHARD_BITS) + 1 << model.SHARD_BITS | shard) - first)
     if first is not None or change.seq > last:
         weight = sum(one.bytes for one in change.settlements)
@@ -178,12 +177,12 @@ def _take_items(connection: Connection, intake: IntakeStatements, seal: Seal, sh
     """Delete inbox items, or pass them on; raises RequestWithdrawn for a missing item: its sender was promised no
     effect."""
     rows = [{"item": item, "at_shard": shard} for item in change.inbox]
-    taken = intake.delete_item.many(connection, in_order(intake.delete_item, rows))
+    taken = intake.delete_item.many_named(connection, rows)
     passed = [
         {"item": item, "at_shard": shard, "to": to, "payload": seal.encrypt(payload)}
         for item, to, payload in change.passed_on
     ]
-    taken += intake.pass_on.many(connection, in_order(intake.pass_on, passed))
+    taken += intake.pass_on.many_named(connection, passed)
     if taken != (wanted := len(rows) + len(passed)):
         raise RequestWithdrawn(
             f"{wanted - taken} of {wanted} inbox items of shard {shard} were withdrawn; nothing was written; "

@@ -23,7 +23,6 @@ from celery_wheel.store.sql.statement import (
     Statements,
     columns_of,
     constant,
-    in_order,
     names_of,
     numbered,
     places,
@@ -137,13 +136,13 @@ def write_control(connection: Connection, statements: Statements, shard: int, ch
         {"id": digits(one.id), "shard": shard, "at_ms": one.at_ms, "results": json.dumps(one.results)}
         for one in change.answers
     ]
-    control.add_answer.many(connection, in_order(control.add_answer, answers))
+    control.add_answer.many_named(connection, answers)
     control.add_tombstone.many(connection, change.tombstones, shard)
     control.complete.many(connection, [(one,) for one in change.completed])
     control.unwatch.many(connection, [(one,) for one in change.unwatched])
     control.add_watch.many(connection, change.watches, shard)
     opened = [{"at_shard": shard, "at_scope": scope, "at_name": name} for scope, name in change.opened]
-    control.remove_gate.many(connection, in_order(control.remove_gate, opened))
+    control.remove_gate.many_named(connection, opened)
     control.set_gate.many(connection, change.gates, shard)
     if change.loaded:
         record_ends(connection, statements, shard)

@@ -102,6 +102,23 @@ class Database(Protocol):
 #: Opens the part of a remedy that is the holder's own; a reader has no shard.
 ADOPTED_ANEW = "the shard is adopted anew"
 
+#: State, consequence and remedy of the errors that each dialect has.
+REFUSES_ALL = (
+    "refuses every change",
+    "nothing was written",
+    "set wheel_store to the new place, and restart everything that uses the wheel",
+)
+OTHER_TABLES = (
+    "is incomplete",
+    "nothing was read or written",
+    "its tables are of another version or were changed by hand: migrate them, or restore a copy",
+)
+DOUBLED = (
+    "has one of these messages or ids already",
+    "nothing was written",
+    f"{ADOPTED_ANEW}, which reads the stored rows; if this repeats, please report it",
+)
+
 
 class Describe(Protocol):
     def __call__(self, name: str, error: Any, *, reading: bool) -> str: ...

@@ -29,7 +29,6 @@ from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.routes import incomplete
 from celery_wheel.store.sql.schema import dictionary
 from celery_wheel.store.sql.sealing import Seal, missing_key
-from celery_wheel.store.sql.statement import Statements, places
 from celery_wheel.values.error_text import Malformed
 from celery_wheel.values.instants import now_ms
 from celery_wheel.values.keyring import NO_KEYS, EncryptionKeys, key_of
@@ -130,18 +129,11 @@ _REPLACING = select(dictionary.c.id).where(dictionary.c.replaces).order_by(dicti
 Packed = tuple[list[int], list[bytes], int]
 
 
-class DictionaryStatements:
-    def __init__(self, statements: Statements) -> None:
-        values: dict[str, Any] = places("made_ms", "content", "replaces")
-        self.add = statements(insert(dictionary).values(values).returning(dictionary.c.id))
-
-
 class Dictionaries:
     """The dictionaries of one open store; its methods are thread-safe."""
 
     def __init__(self, database: Database, keys: EncryptionKeys) -> None:
         self._database = database
-        self._statements = database.statements.of(DictionaryStatements)
         self._learner = Learner()
         self._lock = threading.Lock()
         self._keys = keys
@@ -247,9 +239,9 @@ class Dictionaries:
     def _add(self, content: bytes, key: bytes | None, *, replaces: bool = False) -> Dictionary:
         # Durable, whatever the store's durability: a process that outlives a crash of the server goes on packing by it.
         [stored] = self._keys.encrypt_all([content], key)
-        values = {"made_ms": now_ms(), "content": stored, "replaces": replaces}
+        new = insert(dictionary).values(made_ms=now_ms(), content=stored, replaces=replaces).returning(dictionary.c.id)
         with self._database.writing(durable=True) as connection:
-            number: int = self._statements.add(connection, **values).scalar_one()
+            number: int = connection.execute(new).scalar_one()
         made = self.known[number] = self._dictionary(number, stored)
         return self._use(made)
 

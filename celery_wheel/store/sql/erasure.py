@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, null, select, update
@@ -24,7 +25,7 @@ from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.history import remove_rows
 from celery_wheel.store.sql.schema import audit, revision, run, schedule_skip, task_id_to_bytes, timer
 from celery_wheel.store.sql.statement import Statements, constant, is_of_shard
-from celery_wheel.values import parts
+from celery_wheel.values import parts, weighed_parts
 
 #: Rows of a page that are read by their ids: 20 ms. Entries of the audit log of a page; an entry has up to 500 names.
 LOOKED_AT, ENTRIES_AT_ONCE = 20_000, 500
@@ -92,12 +93,9 @@ class SqlErasure(StorePart):
                     end = erasure.end(connection, after=after, upto=upto).scalar() or upto
                 value = task_id_to_bytes(which.value) if which.by == "task_id" else which.value
                 found = list(erasure.of[which.by](connection, **place, upto=end, value=value))
-        ids, weight = list[int](), 0
-        for number, size in found:
-            weight += size
-            if ids and weight > PAGE_BYTES:
-                return ids, ids[-1]
-            ids.append(number)
+        ids = [number for number, _ in next(weighed_parts(found, itemgetter(1), PAGE_BYTES), [])]
+        if len(ids) < len(found):
+            return ids, ids[-1]
         end = ids[-1] if len(ids) >= limit else end
         return ids, None if end >= upto else end
 

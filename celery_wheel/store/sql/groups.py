@@ -28,7 +28,6 @@ from celery_wheel.store.sql.statement import (
     Statements,
     columns_of,
     constant,
-    in_order,
     names_of,
     places,
 )
@@ -119,8 +118,7 @@ class SqlGroups(StorePart):
     def first_waiting(self, shard: int, wanted: Sequence[tuple[int, int]]) -> list[Row]:
         rows: list[Row] = []
         with self._database.reading() as connection:
-            for start in range(0, len(wanted), LINES_AT_ONCE):
-                some = wanted[start : start + LINES_AT_ONCE]
+            for some in parts(wanted, LINES_AT_ONCE):
                 values = {"shard": shard}
                 for place, (number, count) in enumerate([*some, *[(NO_LINE, 0)] * (LINES_AT_ONCE - len(some))]):
                     first = number << RANK_BITS
@@ -148,9 +146,9 @@ def write_groups(connection: Connection, statements: Statements, shard: int, cha
     groups = statements.of(GroupStatements)
     groups.add_line.many(connection, change.lines, shard)
     ended = [{"at_shard": shard, "at_number": number} for number in change.ended_lines]
-    groups.end_line.many(connection, in_order(groups.end_line, ended))
+    groups.end_line.many_named(connection, ended)
     groups.set_limit.many(connection, change.limits, shard)
     removed = [{"at_shard": shard, "at_group": name} for name in change.unlimited]
-    groups.remove_limit.many(connection, in_order(groups.remove_limit, removed))
+    groups.remove_limit.many_named(connection, removed)
     used = [{"shard": shard, "group": name, "empty_ms": at_ms} for name, at_ms in change.rates.items()]
-    groups.set_rate.many(connection, in_order(groups.set_rate, used))
+    groups.set_rate.many_named(connection, used)

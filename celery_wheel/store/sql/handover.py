@@ -28,7 +28,7 @@ from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
 from celery_wheel.store.sql.schema import inbox, lane, outcome, revision, route, schedule, settlement, timer, watch
 from celery_wheel.store.sql.statement import IN_PLACES, columns_of, is_of_shard
 from celery_wheel.store.store_model import MOVED, HandoverSchedule, ShardEpoch
-from celery_wheel.values import parts
+from celery_wheel.values import parts, weighed_parts
 
 #: The columns of the place of a message, as a ``StoredMessage`` has them.
 PLACE = (timer.c.id, timer.c.lane, timer.c.due_ms, timer.c.seq, timer.c.accepted_ms)
@@ -88,12 +88,7 @@ class SqlHandover(StorePart):
         page = select(timer.c.size).where(_is_after(shard, lane, after)).order_by(*_KEY).limit(ROWS_AT_ONCE)
         with self._database.reading() as connection:
             sizes = connection.execute(page).scalars().all()
-        weight = 0
-        for number, size in enumerate(sizes):
-            weight += size
-            if number and weight > BYTES_AT_ONCE:
-                return number
-        return len(sizes)
+        return len(next(weighed_parts(sizes, int, BYTES_AT_ONCE), []))
 
     def stopped(self, shard: int, kinds: Collection[str]) -> Iterator[model.StoredMessage]:
         """Iterate over the stopped messages whose last outcome is of these kinds, in the order of their ids."""

@@ -36,17 +36,7 @@ from celery_wheel.store.sql.control import ControlStatements
 from celery_wheel.store.sql.holding import advance, fence, read_lanes
 from celery_wheel.store.sql.schedules import ScheduleStatements
 from celery_wheel.store.sql.schema import lane, outcome, route, settlement, shard, tally, timer, total
-from celery_wheel.store.sql.statement import (
-    IN_PLACES,
-    Prepared,
-    Statements,
-    constant,
-    held,
-    in_order,
-    in_range,
-    numbered,
-    span,
-)
+from celery_wheel.store.sql.statement import IN_PLACES, Prepared, Statements, constant, held, in_range, numbered, span
 from celery_wheel.store.store_model import ForgetPlace, Retention
 
 #: Rows of one transaction. From 250 to 5,000 a row costs the same (8,000 rows/s out of 2,000,000 at random due times,
@@ -337,7 +327,7 @@ def remove_rows(
     if now_ms is None:
         runs.erase_run.many(connection, [(one,) for one in ids])
     else:
-        runs.forget_run.many(connection, in_order(runs.forget_run, ({"gone": one, "now_ms": now_ms} for one in ids)))
+        runs.forget_run.many_named(connection, [{"gone": one, "now_ms": now_ms} for one in ids])
 
 
 class SqlHistory(StorePart):

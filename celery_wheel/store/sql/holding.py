@@ -197,7 +197,7 @@ class SqlHolding(StorePart):
             levels = figures.pop("levels", None)
             row = {"figures": json.dumps(figures), "levels": None if levels is None else json.dumps(levels)}
             rows.append({"at_shard": one.shard, "at_ms": now_ms, **row})
-        self._lease.show.many(connection, in_order(self._lease.show, rows))
+        self._lease.show.many_named(connection, rows)
 
     def release(self, shard: int, epoch: int) -> None:
         """Do nothing where the shard is at another epoch: it is no longer held under this one."""

@@ -22,15 +22,7 @@ from celery_wheel.store.sql.schema import (
     timer,
     uuids_to_bytes,
 )
-from celery_wheel.store.sql.statement import (
-    IN_PLACES,
-    Statements,
-    columns_of,
-    constant,
-    in_order,
-    numbered,
-    places,
-)
+from celery_wheel.store.sql.statement import IN_PLACES, Statements, columns_of, constant, in_order, numbered, places
 from celery_wheel.store.store_model import Bell
 
 #: ``known_few`` takes so many: a task that arrives alone waits 0.7 ms less than for a statement of all places.
@@ -40,9 +32,7 @@ FEW = 10
 class IntakeStatements:
     def __init__(self, statements: Statements) -> None:
         of_shard = inbox.c.shard == bindparam("shard")
-        self.put_inbox = statements.bulk(
-            inbox, insert(inbox).inline().values(places("shard", "kind", "payload", "rows"))
-        )
+        self.put_inbox = statements.bulk(inbox, "shard", "kind", "payload", "rows")
         items = select(*columns_of(InboxItem, inbox)).where(of_shard).order_by(inbox.c.id)
         self.read_inbox = statements(items.limit(bindparam("limit")))
         sizes = select(func.length(inbox.c.payload), func.coalesce(inbox.c.rows, 1)).where(of_shard)

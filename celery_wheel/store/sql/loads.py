@@ -21,21 +21,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Connection,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    false,
-    func,
-    insert,
-    or_,
-    select,
-    true,
-    update,
-)
+from sqlalchemy import BigInteger, Connection, and_, bindparam, delete, exists, false, func, or_, select, true, update
 
 from celery_wheel.errors import LoadEnded
 from celery_wheel.store.audit_model import AuditEntry, Operator
@@ -44,7 +30,7 @@ from celery_wheel.store.sql import audit
 from celery_wheel.store.sql.database import Database
 from celery_wheel.store.sql.schema import load, load_chunk, load_part
 from celery_wheel.store.sql.sealing import Seal
-from celery_wheel.store.sql.statement import ObjectInsert, Statements, columns_of, constant, places
+from celery_wheel.store.sql.statement import ObjectInsert, Statements, columns_of, constant
 from celery_wheel.store.store_model import BulkLoad, BulkLoadSummary, PartChunk, PartClaim, PartResult, WrittenSlice
 from celery_wheel.values.ids import uuid7
 
@@ -62,8 +48,7 @@ _ROWS = func.coalesce(func.sum(load_chunk.c.rows), 0)
 
 class LoadStatements:
     def __init__(self, statements: Statements) -> None:
-        chunk = places("load", "part", "number", "shard", "rows", "digest", "payload")
-        add = statements.bulk(load_chunk, insert(load_chunk).inline().values(chunk))
+        add = statements.bulk(load_chunk, "load", "part", "number", "shard", "rows", "digest", "payload")
         self.add_chunk = ObjectInsert(add, "load", "part")
         now: Any = bindparam("now_ms", type_=BigInteger)
         new = statements.insert_or(load).inline()
@@ -123,8 +108,7 @@ class SqlLoads:
         """Open the load of that name, new or resumed; a committed load is returned as it is."""
         with self._database.writing(durable=True) as connection:
             found = self._lock(connection, name, now_ms)
-            opened = {"state": OPEN, "run": found.run + 1, "begun_ms": now_ms, "ended_ms": None, "audited": False}
-            return found if found.is_loaded else _changed(connection, found.id, **opened)
+            return found if found.is_loaded else _opened(connection, found.id, found.run + 1, now_ms)
 
     def join(self, name: str, run: int, now_ms: int) -> BulkLoad:
         """Open the load in this run, together with the other processes of the run, or return it where it is committed.
@@ -136,9 +120,7 @@ class SqlLoads:
             if found.is_loaded:
                 return found
             if found.run < run:
-                return _changed(
-                    connection, found.id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None, audited=False
-                )
+                return _opened(connection, found.id, run, now_ms)
             _check_open(connection, found.id, run)
             return found
 
@@ -275,6 +257,10 @@ def record_ends(connection: Connection, statements: Statements, shard: int) -> N
 def _changed(connection: Connection, load_id: int, **values: Any) -> BulkLoad:
     connection.execute(update(load).where(load.c.id == load_id).values(**values))
     return BulkLoad(*connection.execute(_LOAD.where(load.c.id == load_id)).one())
+
+
+def _opened(connection: Connection, load_id: int, run: int, now_ms: int) -> BulkLoad:
+    return _changed(connection, load_id, state=OPEN, run=run, begun_ms=now_ms, ended_ms=None, audited=False)
 
 
 def _is_of_part(load_id: int, part: int) -> tuple[Any, ...]:

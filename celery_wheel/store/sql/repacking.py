@@ -72,6 +72,7 @@ class RepackStatements:
 class _Pass:
     """A pass through the rows of one shard."""
 
+    epoch: int  #: of the holder: a shard that was acquired anew is begun anew
     to: int  #: number of the dictionary that replaces all before it
     phase: int
     after: Any = _FIRST  #: envelope id or id of the last row that was read
@@ -87,17 +88,13 @@ class Repacking:
         self._passes: dict[int, _Pass] = {}
         self.step_rows, self.kept_s = STEP, KEPT_S
 
-    def forget(self, number: int) -> None:
-        """Begin anew with a shard that was acquired."""
-        self._passes.pop(number, None)
-
     def step(self, number: int, epoch: int) -> int | None:
         """Repack some rows of a shard; returns how many it has read so far, None where nothing is to be repacked.
 
         Raises StoreError, also where a key is missing, and Fenced.
         """
         to, own = self._catalogue.dictionaries.replacing(), self._passes.get(number)
-        if own is None or own.to != to:
+        if own is None or (own.epoch, own.to) != (epoch, to):
             own = self._passes[number] = self._begin(number, epoch, to)
         if own.phase == WAITING and self._lowest() >= to:
             own.phase = ALL_SCHEDULES
@@ -129,11 +126,11 @@ class Repacking:
             is_clean = connection.scalar(select(func.min(dictionary.c.id))) >= to
         self._catalogue.dictionaries.floors[number] = max(floor, to)
         if floor >= to:
-            return _Pass(to, DONE if number or is_clean else WAITING, _FIRST_ID)
+            return _Pass(epoch, to, DONE if number or is_clean else WAITING, _FIRST_ID)
         with self._database.writing(durable=False) as connection:
             # A thread may have packed messages before, and have the lock: they are committed before any row is read.
             fence(connection, self._database.statements, number, epoch)
-        return _Pass(to, MESSAGES)
+        return _Pass(epoch, to, MESSAGES)
 
     def _lowest(self) -> int:
         """Return the number of the first dictionary that a shard may need."""

@@ -16,7 +16,6 @@ from sqlalchemy import (
     exists,
     false,
     func,
-    insert,
     not_,
     select,
     tuple_,
@@ -36,7 +35,6 @@ from celery_wheel.store.sql.statement import (
     Statements,
     columns_of,
     constant,
-    in_order,
     names_of,
     numbered,
     places,
@@ -55,7 +53,7 @@ class ScheduleStatements:
 
     def _prepare_writes(self, statements: Statements) -> None:
         columns = ["shard", *names_of(Schedule)]
-        self.add = ObjectInsert(statements.bulk(schedule, insert(schedule).inline().values(places(*columns))), "shard")
+        self.add = ObjectInsert(statements.bulk(schedule, *columns), "shard")
         self.set = ObjectInsert(statements.put(schedule, ["id"], [one for one in columns if one != "id"]), "shard")
         here = and_(schedule.c.id == bindparam("at_id"), schedule.c.shard == bindparam("at_shard"))
         step: Any = {name: bindparam(name) for name in ("next_ms", "made", "last_ms")}
@@ -63,7 +61,7 @@ class ScheduleStatements:
         self.remove = statements(delete(schedule).where(here))
         self.move = statements(update(schedule).where(here).values(shard=bindparam("to")))
         values = names_of(Revision)
-        self.add_revision = ObjectInsert(statements.bulk(revision, insert(revision).inline().values(places(*values))))
+        self.add_revision = ObjectInsert(statements.bulk(revision, *values))
         place = ("schedule", "number")
         self.set_revision = ObjectInsert(statements.put(revision, place, [one for one in values if one not in place]))
         place = ("schedule", "from_ms")
@@ -85,9 +83,9 @@ class ScheduleStatements:
         self.over_slots = statements(over.order_by(run.c.until_ms, run.c.timer_id).limit(bindparam("limit")))
 
     def _prepare_writes_of_runs(self, statements: Statements) -> None:
-        values = places("shard", *names_of(Run))
-        self.add_run = ObjectInsert(statements.bulk(run, insert(run).inline().values(values)), "shard")
-        new = statements.insert_or(run).inline().values(values)
+        columns = ["shard", *names_of(Run)]
+        self.add_run = ObjectInsert(statements.bulk(run, *columns), "shard")
+        new = statements.insert_or(run).inline().values(places(*columns))
         of_group: Any = {name: new.excluded[name] for name in ("group", "until_ms")}
         new = new.on_conflict_do_update(index_elements=["timer_id"], set_=of_group, where=run.c.group.is_(None))
         self.add_run_of_group = ObjectInsert(statements(new), "shard")
@@ -136,11 +134,11 @@ class ScheduleStatements:
 
     def _latest(self, runs: Any) -> Prepared:
         """Look for the runs, and then read their rows: of many timers that are not meant, no bytes."""
-        runs = runs.where(run.c.schedule == bindparam("schedule")).order_by(*_latest_first(run))
+        runs = runs.where(run.c.schedule == bindparam("schedule")).order_by(*latest_first(run))
         found = runs.limit(bindparam("limit")).subquery("run")
         rows = found.join(timer, timer.c.id == found.c.timer_id)
         columns = (*[found.c[name] for name in names_of(Run)], timer.c.shard, timer.c.task_id, *ROW)
-        return self._statements(select(*columns).select_from(rows).order_by(*_latest_first(found)))
+        return self._statements(select(*columns).select_from(rows).order_by(*latest_first(found)))
 
 
 def may_have_slot() -> tuple[ColumnElement[bool], ...]:
@@ -153,7 +151,7 @@ def has_slot(now_ms: Any) -> tuple[ColumnElement[bool], ...]:
     return *may_have_slot(), run.c.until_ms > now_ms
 
 
-def _latest_first(runs: Any) -> list[ColumnElement[int]]:
+def latest_first(runs: Any) -> list[ColumnElement[int]]:
     return [runs.c.instant_ms.desc(), runs.c.timer_id.desc()]
 
 
@@ -247,7 +245,7 @@ def write_schedules(
     )
     revisions = [replace(one, before=seal.seal_text(one.before)) if one.before else one for one in change.revisions]
     removed = [{"at_id": number, "at_shard": shard} for number in change.removed_schedules]
-    to.remove.many(connection, in_order(to.remove, removed))
+    to.remove.many_named(connection, removed)
     to.add.many(connection, added, shard)
     to.set.many(connection, changed, shard)
     if to.step.many(connection, change.schedule_steps, shard) != len(change.schedule_steps):
@@ -256,7 +254,7 @@ def write_schedules(
             "adopted anew, which reads the stored schedules; if this repeats, please report it"
         )
     moved = [{"at_id": number, "at_shard": shard, "to": home} for number, home in change.moved_schedules.items()]
-    to.move.many(connection, in_order(to.move, moved))
+    to.move.many_named(connection, moved)
     # Creations come first, in the order of a history. A row that was restored from a copy has an earlier revision, so
     # the number of its next one may be taken.
     to.add_revision.many(connection, [one for one in revisions if not one.before])

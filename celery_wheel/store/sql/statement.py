@@ -23,6 +23,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from celery_wheel.store.model import Position, Row
 from celery_wheel.store.sql.schema import shard, snapshot, timer, watch
+from celery_wheel.values import parts
 
 #: Values of one ``IN``. A statement has a fixed number of places, so that it is compiled once; spare places repeat the
 #: last value. SQLite before 3.32 allows 999.
@@ -72,12 +73,17 @@ class Prepared:
         """Return the rows for all values that are wanted in the places ``numbered(word)``, as many at a time as fit."""
         names = self._places.get(word) or [name for name in self.names if name.rpartition("_")[0] == word]
         self._places[word] = names
-        parts = [dict(zip(names, part, strict=True)) for part in in_parts(wanted, len(names))]
-        return [row for part in parts for row in self(connection, **part, **values)]
+        filled = ([*part, *[part[-1]] * (len(names) - len(part))] for part in parts(wanted, len(names)))
+        named = [dict(zip(names, part, strict=True)) for part in filled]
+        return [row for part in named for row in self(connection, **part, **values)]
 
     def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
         """Run once for each row; does nothing without rows. Returns the number of affected rows."""
         return connection.exec_driver_sql(self.sql, list(rows)).rowcount if rows else 0
+
+    def many_named(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Do as ``many`` does, with values by name."""
+        return self.many(connection, in_order(self, rows))
 
 
 def rows_by_id(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
@@ -148,9 +154,9 @@ class Statements:
     def __call__(self, clause: Any) -> Prepared:
         return Prepared(clause, self._dialect)
 
-    def bulk(self, table: Table, clause: Any = None) -> InsertStatement:
-        """Compile an insert of many rows."""
-        prepared = self(insert(table) if clause is None else clause)
+    def bulk(self, table: Table, *names: str) -> InsertStatement:
+        """Compile an insert of many rows, with values of these columns; without names, of all."""
+        prepared = self(insert(table).inline().values(places(*names)) if names else insert(table))
         return prepared if self._adding is None else self._adding(table, prepared)
 
     def put(self, table: Table, place: Sequence[str], values: Sequence[str], **constants: Any) -> Prepared:
@@ -214,12 +220,6 @@ def places(*names: str) -> dict[str, Any]:
 def numbered(word: str, count: int = KEY_PLACES) -> list[Any]:
     """Return the places of an ``IN``."""
     return [bindparam(f"{word}_{n}") for n in range(count)]
-
-
-def in_parts(wanted: Sequence[Any], count: int) -> list[tuple[Any, ...]]:
-    """Split the values into as many as a statement has places; spare places repeat the last value."""
-    parts = [list(wanted[start : start + count]) for start in range(0, len(wanted), count)]
-    return [(*part, *part[-1:] * (count - len(part))) for part in parts]
 
 
 def constant(value: int | str) -> Any:

@@ -58,13 +58,13 @@ class CommitFailed(StoreError):
 class SqlStore(
     SqlHolding, SqlIntake, SqlDispatch, SqlGroups, SqlControl, SqlSchedules, SqlErasure, SqlBulk, SqlHistory
 ):
-    """Implements ``celery_wheel.store.ports.FullStore``."""
+    """Implements ``celery_wheel.store.ports.Store``, with the parts for people and for work on a whole store."""
 
     def __init__(self, database: Database, uuid: str, secret: UUID, shards: int, keys: EncryptionKeys) -> None:
         super().__init__(database, Catalogue(database, keys), shards)
         self.catalogue = self._catalogue
         self.uuid, self._secret = uuid, secret
-        self.name = database.name
+        self.name = database.name  #: in messages: the file's path, or host and database
         self.database = database  #: for the pipeline's source, which reads the tables itself
         self._floors = ArchiveFloors()
         self.browse = Browse(database, self._catalogue, shards)
@@ -77,6 +77,7 @@ class SqlStore(
         return str(uuid5(self._secret, name))
 
     def is_replaced(self) -> bool:
+        """Whether the store's file was deleted or replaced; cheap enough to be called before each use."""
         return self._database.is_replaced()
 
     def apply(self, shard: int, epoch: int, change: Change) -> None:
@@ -160,10 +161,6 @@ class SqlStore(
                     raise
         return fenced
 
-    def acquire(self, shard: int, holder: str, now_ms: int, lease_ms: int) -> int | None:
-        self.repacking.forget(shard)
-        return super().acquire(shard, holder, now_ms, lease_ms)
-
     def repack(self, shard: int, epoch: int) -> int | None:
         return self.repacking.step(shard, epoch)
 
@@ -171,9 +168,11 @@ class SqlStore(
         self._database.close()
 
     def identity(self) -> StoreIdentity:
+        """Read the store's identity, by which a broker tells it from a copy."""
         return StoreIdentity(self.uuid, *self._database.identity())
 
     def is_as_opened(self) -> bool:
+        """Whether the database still has the opened store: not emptied, not made anew, with as many shards."""
         with self._database.reading() as connection:
             found = connection.execute(store_row("uuid", "shards", "schema_version")).one_or_none()
         if found is None:
@@ -182,10 +181,12 @@ class SqlStore(
         return is_same and found.schema_version == SCHEMA_VERSION  # of a store that was moved, it is another
 
     def brokers(self) -> set[str]:
+        """Return the places of the broker to which its schedulers dispatch; none before the first of them ran."""
         with self._database.reading() as connection:
             return _lines(connection)
 
     def add_brokers(self, places: set[str]) -> None:
+        """Record more places of that broker."""
         with self._database.writing() as connection:
             connection.execute(update_store(brokers="\n".join(sorted(_lines(connection) | places))))
 

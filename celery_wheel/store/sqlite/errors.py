@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from sqlalchemy.exc import DBAPIError
 
-from celery_wheel.store.sql.database import ADOPTED_ANEW, phrase
+from celery_wheel.store.sql.database import ADOPTED_ANEW, DOUBLED, OTHER_TABLES, REFUSES_ALL, phrase
 
 _UNKNOWN = "the last change may be committed or not"
 
@@ -49,16 +49,8 @@ _MEANINGS = {
         "stop the schedulers, keep a copy of the file and of those beside it, then try `sqlite3 <file> .recover`",
     ),
     "SQLITE_IOERR": ("could not be read or written", _UNKNOWN, "check the system's log for errors of that disk"),
-    "SQLITE_CONSTRAINT_TRIGGER": (
-        "refuses every change",
-        "nothing was written",
-        "set wheel_store to the new place, and restart everything that uses the wheel",
-    ),
-    "SQLITE_CONSTRAINT": (
-        "has one of these messages or ids already",
-        "nothing was written",
-        f"{ADOPTED_ANEW}, which reads the stored rows; if this repeats, please report it",
-    ),
+    "SQLITE_CONSTRAINT_TRIGGER": REFUSES_ALL,
+    "SQLITE_CONSTRAINT": DOUBLED,
 }
 
 #: An error of the system, at a look at the file before SQLite uses it.
@@ -92,9 +84,5 @@ def _meaning(name: str, detail: str) -> tuple[str, str, str]:
         if name.startswith(prefix):
             return meaning
     if "no such table" in detail or "no such column" in detail:
-        return (
-            "is incomplete",
-            "nothing was read or written",
-            "its tables are of another version or were changed by hand: migrate them, or restore a copy",
-        )
+        return OTHER_TABLES
     return "failed", _UNKNOWN, f"{ADOPTED_ANEW}; report it if it repeats"

@@ -23,17 +23,18 @@ from contextlib import suppress
 
 from celery_wheel.errors import StoreUnusable
 
-_all: weakref.WeakSet[FairLock] = weakref.WeakSet()
+#: The locks of this process, each of which is made anew in a forked child.
+_all: weakref.WeakSet[FairLock | FileLease] = weakref.WeakSet()
 
 
 class FairLock:
     """A context manager; not reentrant. In a forked child the lock is free: the thread that held it does not exist."""
 
     def __init__(self) -> None:
-        self._reset()
+        self.reset()
         _all.add(self)
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         self._mutex = threading.Lock()
         self._holder: threading.Lock | None = None  #: the ticket that has the lock
         self._waiting: deque[threading.Lock] = deque()
@@ -71,7 +72,7 @@ class FairLock:
 
 def _after_fork() -> None:
     for lock in list(_all):
-        lock._reset()
+        lock.reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -135,9 +136,6 @@ os.register_at_fork(
 )
 
 
-_leases: weakref.WeakSet[FileLease] = weakref.WeakSet()
-
-
 class FileLease:
     """The locks that one store object holds, by shard."""
 
@@ -145,7 +143,7 @@ class FileLease:
         self._path = path
         self._files: dict[int, int] = {}
         self._mutex = threading.Lock()
-        _leases.add(self)
+        _all.add(self)
 
     def path(self, shard: int) -> str:
         return f"{self._path}.shard-{shard}.lock"
@@ -204,16 +202,9 @@ class FileLease:
         for shard in list(self._files):
             self.release(shard)
 
-    def _close_inherited(self) -> None:
+    def reset(self) -> None:
+        """Close what a forked child has inherited."""
         self._mutex = threading.Lock()  # a thread of the parent may have held it at the fork
         for file in self._files.values():
             os.close(file)
         self._files.clear()
-
-
-def _close_inherited_files() -> None:
-    for lease in list(_leases):
-        lease._close_inherited()
-
-
-os.register_at_fork(after_in_child=_close_inherited_files)

@@ -29,7 +29,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, lite
 from celery_wheel.errors import ArgumentError
 from celery_wheel.store.model import HOUR_MS, RANK_BITS, GroupLimit
 from celery_wheel.store.ports.pages import Criteria, GroupPage, GroupSort, GroupState, LargeGroup, NamedHourCount
-from celery_wheel.store.sql.browse.overview import after_offset
+from celery_wheel.store.sql.browse.overview import PENDING
 from celery_wheel.store.sql.browse.pages import routes_of, shards_of
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schedules import has_slot
@@ -106,9 +106,8 @@ class GroupViews(StorePart):
         wanted += [] if criteria.group is None else [timer.c.group == criteria.group]
         wanted += [] if criteria.from_ms is None else [timer.c.due_ms >= criteria.from_ms // HOUR_MS * HOUR_MS]
         wanted += [] if criteria.to_ms is None else [timer.c.due_ms < -(-criteria.to_ms // HOUR_MS) * HOUR_MS]
-        rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
         columns = (hour.label("hour"), name.label("name"), func.count().label("pending"))
-        due = select(*columns).select_from(rows).where(*wanted).group_by(hour, name).cte("due")
+        due = select(*columns).select_from(PENDING).where(*wanted).group_by(hour, name).cte("due")
         pending = func.sum(due.c.pending)
         most = select(due.c.name).group_by(due.c.name).order_by(pending.desc(), due.c.name).limit(FORECAST).cte("most")
         shown = case((most.c.name.is_not(None), due.c.name), else_=literal_column(f"'{OTHER}'")).label("shown")

@@ -14,7 +14,7 @@ from sqlalchemy import Select, and_, bindparam, func, literal_column, select
 from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports.pages import HOUR_ROWS, FullSecond
 from celery_wheel.store.sql.browse.messages import of_each
-from celery_wheel.store.sql.browse.overview import after_offset
+from celery_wheel.store.sql.browse.overview import PENDING
 from celery_wheel.store.sql.catalogue import StorePart
 from celery_wheel.store.sql.schema import lane, route, timer, total
 
@@ -30,8 +30,7 @@ HOURS = (
 
 def _rows(*columns: Any) -> Select[Any]:
     within = and_(timer.c.due_ms >= bindparam("from_ms"), timer.c.due_ms < bindparam("to_ms"), ~lane.c.closed)
-    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
-    return select(*columns).select_from(rows).where(within)
+    return select(*columns).select_from(PENDING).where(within)
 
 
 def _first(rows: Select[Any], limit: int) -> Select[Any]:

@@ -69,17 +69,20 @@ def _shards(levels: ColumnElement[Any]) -> Select[Any]:
     return found.outerjoin(snapshot, snapshot.c.shard == shard.c.shard).order_by(shard.c.shard)
 
 
-def after_offset() -> ColumnElement[bool]:
-    """Match pending rows. SQLite compares a pair with columns of another table by its first half alone: it would read
-    every dispatched row of a herd whose tasks have one due time."""
-    offset = [column + literal_column("0") for column in (lane.c.offset_due_ms, lane.c.offset_seq)]
-    return tuple_(timer.c.due_ms, timer.c.seq) > tuple_(*offset)
+_OFFSET = [column + literal_column("0") for column in (lane.c.offset_due_ms, lane.c.offset_seq)]
+_IS_AFTER = tuple_(timer.c.due_ms, timer.c.seq) > tuple_(*_OFFSET)
+
+#: The pending rows of a lane. SQLite compares a pair with columns of another table by its first half alone: it
+#: would read every dispatched row of a herd whose tasks have one due time.
+_IS_PENDING = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, _IS_AFTER)
+
+#: Lanes with their pending rows.
+PENDING = lane.join(timer, _IS_PENDING)
 
 
 def _lanes() -> Select[Any]:
-    pending = and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset())
-    first = select(timer.c.due_ms).where(pending).order_by(timer.c.due_ms, timer.c.seq).limit(1)
-    due = select(timer.c.size).where(pending, timer.c.due_ms <= bindparam("now_ms")).limit(pages.COUNTED)
+    first = select(timer.c.due_ms).where(_IS_PENDING).order_by(timer.c.due_ms, timer.c.seq).limit(1)
+    due = select(timer.c.size).where(_IS_PENDING, timer.c.due_ms <= bindparam("now_ms")).limit(pages.COUNTED)
     overdue = select(func.count()).select_from(due.correlate(lane).subquery()).scalar_subquery().label("overdue")
     next_due = first.correlate(lane).scalar_subquery().label("next_due_ms")
     return select(lane, next_due, overdue).where(~lane.c.closed).order_by(lane.c.shard, lane.c.lane)
@@ -105,9 +108,8 @@ def _names() -> Select[Any]:
 
 def _seconds() -> Select[Any]:
     within = and_(timer.c.due_ms >= bindparam("minute_ms"), timer.c.due_ms < bindparam("until_ms"), ~lane.c.closed)
-    rows = lane.join(timer, and_(timer.c.shard == lane.c.shard, timer.c.lane == lane.c.lane, after_offset()))
     second = timer.c.due_ms.op("/")(literal_column("1000"))
-    return _line("second", second, func.count()).select_from(rows).where(within).group_by(second)
+    return _line("second", second, func.count()).select_from(PENDING).where(within).group_by(second)
 
 
 @cache

@@ -12,7 +12,7 @@ from celery_wheel.store import schedule_model
 from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
 from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
-from celery_wheel.store.sql.schedules import SCHEDULE, revision_of, schedule_of
+from celery_wheel.store.sql.schedules import SCHEDULE, latest_first, revision_of, schedule_of
 from celery_wheel.store.sql.schema import lane, outcome, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of
 from celery_wheel.values import json_object, parts
@@ -28,8 +28,6 @@ PENDING_RUNS = 20
 
 #: Most runs, skips and changes of a schedule that are returned.
 RUNS = 60
-
-_LATEST_FIRST = (run.c.instant_ms.desc(), run.c.timer_id.desc())
 
 
 class ScheduleViews(Messages):
@@ -80,7 +78,7 @@ class ScheduleViews(Messages):
         """Return the number of pending runs among the latest twenty of each schedule; without 0."""
         if not schedule_ids:
             return {}
-        own = select(run.c.timer_id).where(run.c.schedule == schedule.c.id).order_by(*_LATEST_FIRST)
+        own = select(run.c.timer_id).where(run.c.schedule == schedule.c.id).order_by(*latest_first(run))
         latest = own.limit(PENDING_RUNS).correlate(schedule).subquery("run")
         place = and_(lane.c.shard == timer.c.shard, lane.c.lane == timer.c.lane)  # no lane is STOPPED
         after_offset: Any = tuple_(timer.c.due_ms, timer.c.seq) > tuple_(lane.c.offset_due_ms, lane.c.offset_seq)
@@ -160,7 +158,7 @@ class ScheduleViews(Messages):
     def _runs(self, connection: Connection, number: int) -> list[schedule_model.ScheduleRun]:
         own = (run.c.instant_ms, run.c.ended_ms, run.c.requested)
         runs = select(*own, *TASK).select_from(run.join(TASKS, timer.c.id == run.c.timer_id))
-        runs = runs.where(run.c.schedule == number).order_by(*_LATEST_FIRST).limit(RUNS)
+        runs = runs.where(run.c.schedule == number).order_by(*latest_first(run)).limit(RUNS)
         rows = connection.execute(runs).all()
         tasks = {task.id: task for task in (Task(*row[len(own) :]) for row in rows)}
         lanes = lanes_of(connection, {task.shard for task in tasks.values()})
