@@ -14,16 +14,12 @@ from celery_wheel.console import parameters as options
 from celery_wheel.console.output import confirm, print_json, progress
 from celery_wheel.errors import RequestInDoubt
 
-_names = options.all_of(
-    click.option("--task-id", help="The task with this id."),
-    click.option("--key", help="The tasks that were sent with this key."),
-    click.option("--group", help="The tasks of this group, its own limits and its pause."),
-    click.option("--schedule", help="The runs and the revisions of the schedule of this name, which was deleted."),
-)
-
 
 @wheel.command(short_help="Erase the data of a task, a key, a group or a schedule.")
-@_names
+@click.option("--task-id", help="The task with this id.")
+@click.option("--key", help="The tasks that were sent with this key.")
+@click.option("--group", help="The tasks of this group, its own limits and its pause.")
+@click.option("--schedule", help="The runs and the revisions of the schedule of this name, which was deleted.")
 @click.option("--rewrite", is_flag=True, help="Write the database anew afterwards, without bytes of deleted rows.")
 @options.yes
 @request

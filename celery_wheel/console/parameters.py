@@ -125,11 +125,9 @@ _pages = all_of(
     click.option("--all", "whole", is_flag=True, help="All pages, as they are read; --json then is JSON Lines."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --all one on each line."),
 )
-paging = all_of(
-    _limit, click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page."), _pages
-)
+_after = click.option("--after", type=CursorParameter(), help="Cursor printed by the previous page.")
 #: The options of a list of tasks.
-listing = all_of(names, group, shard, span, paging)
+listing = all_of(names, group, shard, span, _limit, _after, _pages)
 paging_by_name = all_of(_limit, click.option("--after", help="Name printed by the previous page."), _pages)
 #: The options of every request to the schedulers.
 request = all_of(

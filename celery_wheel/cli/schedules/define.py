@@ -74,7 +74,9 @@ recurrence = options.all_of(
         "--without", type=JsonParameter(dict, "a calendar"), help="Calendar of instants to leave out, as JSON."
     ),
 )
-call = options.all_of(
+_defining = options.all_of(
+    click.argument("name"),
+    recurrence,
     click.option("--task", help="Name of the task."),
     click.option("--args", type=JsonParameter(list, "a list"), help="Arguments of the task, a JSON list."),
     click.option("--kwargs", type=JsonParameter(dict, "an object"), help="Keyword arguments, a JSON object."),
@@ -88,8 +90,6 @@ call = options.all_of(
         multiple=True,
         help="Another option of apply_async, NAME=JSON; may be repeated.",
     ),
-)
-policies = options.all_of(
     click.option("--catch-up", type=click.Choice(["latest", "all", "none"]), help="Missed instants that run."),
     options.length("--catch-up-window", help="With --catch-up all: the time back from now."),
     click.option(
@@ -100,6 +100,12 @@ policies = options.all_of(
     options.length("--max-runtime", help="Time after which a run counts as over."),
     options.length("--jitter", help="Longest delay of a run after its instant."),
     click.option("--jitter-by", type=click.Choice(["run", "name"]), help="Draw the jitter for each run, or once."),
+    click.option("--any-task", is_flag=True, help="Accept a task that its module does not have."),
+    click.option(
+        "--definition",
+        type=click.File("r", encoding="utf-8"),
+        help="File with the whole definition as JSON; - for stdin. It is `definition` in `schedules show --json`.",
+    ),
 )
 
 
@@ -153,16 +159,6 @@ def _calendar(document: Any) -> Any:
     return found
 
 
-_document = click.option(
-    "--definition",
-    type=click.File("r", encoding="utf-8"),
-    help="File with the whole definition as JSON; - for stdin. It is `definition` in `schedules show --json`.",
-)
-
-
-_any_task = click.option("--any-task", is_flag=True, help="Accept a task that its module does not have.")
-
-
 _ARGUMENT = re.compile(r"(schedule '.*?': )?([a-z_]+)(?= must )").match
 
 
@@ -179,9 +175,6 @@ def _options_named(ctx: click.Context) -> Iterator[None]:
             if name in ctx.params:
                 text = f"{found[1] or ''}--{name.replace('_', '-')}{text[found.end() :]}"
         raise RecurrenceError(text) from error
-
-
-_defining = options.all_of(click.argument("name"), recurrence, call, policies, _any_task, _document)
 
 
 @schedules.command(short_help="Create a schedule.")

@@ -121,21 +121,14 @@ def show(ctx: click.Context, name: str, count: int, as_json: bool) -> None:
         ctx.exit(NEEDS_ACTION)
     one = found.schedule
     upcoming = [] if one.recurrence is None or one.paused else _upcoming(one.recurrence, count, one.made)
+    warning = _unknown_task(ctx.obj.app, one.task)
     if as_json:
         instants = [at.at_ms for at in upcoming if at.left_out is None]
-        warnings = {"warning": _unknown_task(ctx.obj.app, one.task)}
-        print_json(
-            {
-                **schedule_as_dict(one),
-                **warnings,
-                "upcoming_ms": instants,
-                "replaced": found.replaced,
-                **_past(found, LATEST),
-            }
-        )
+        own = {**schedule_as_dict(one), "warning": warning, "upcoming_ms": instants, "replaced": found.replaced}
+        print_json({**own, **_past(found, LATEST)})
         return
     console().print(facts_table(printable(one.name), _facts(one, found.replaced)))
-    if warning := _unknown_task(ctx.obj.app, one.task):
+    if warning:
         click.echo(f"Warning: {warning}", err=True)
     if one.recurrence is not None and upcoming:
         _print_upcoming(one.recurrence, upcoming)
