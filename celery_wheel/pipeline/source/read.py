@@ -72,7 +72,10 @@ class ReadRequest:
         if options.due_to_ms is not None:
             where.add(f"{due} < ?", options.due_to_ms)
         columns = statements.select_columns(options.table, self.schema)
-        return statements.make_partition(self.url, columns, source, where, outcomes=outcomes)
+        selected = ", ".join((outcomes and column.outcome) or column.sql for column in columns)
+        sql = f"SELECT {selected} FROM {source} JOIN wheel_route r ON r.id = t.route WHERE {where}"
+        task_id = statements.TASK_ID_SQL[make_url(self.url).get_backend_name()]
+        return StatementPartition(self.url, sql.replace(statements.TASK_ID, task_id), tuple(where.values))
 
     def due_range(self) -> tuple[int, int]:
         """Return the lowest and the highest due time that the options admit."""

@@ -14,7 +14,7 @@ replayed range has two settlements.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
-from sqlalchemy import Connection, make_url, select, text
+from sqlalchemy import Connection, select, text
 
 from celery_wheel.errors import SettingError
 from celery_wheel.store import open_store
@@ -270,13 +270,3 @@ def pending_by_position(lane: LaneOffset, after: Position, upto: Position) -> tu
 def number_conditions(alias: str, shard: int, after: int, upto: int) -> Conditions:
     """Settlements (``s``) or outcomes (``o``) of a shard with a number in (after, upto]."""
     return Conditions().add(f"{alias}.shard = ? AND {alias}.id > ? AND {alias}.id <= ?", shard, after, upto)
-
-
-def make_partition(
-    url: str, columns: Sequence[SourceColumn], source: str, where: Conditions, *, outcomes: bool = False
-) -> StatementPartition:
-    select = ", ".join((outcomes and column.outcome) or column.sql for column in columns)
-    sql = f"SELECT {select} FROM {source} JOIN wheel_route r ON r.id = t.route WHERE {where}"
-    return StatementPartition(
-        url, sql.replace(TASK_ID, TASK_ID_SQL[make_url(url).get_backend_name()]), tuple(where.values)
-    )
