@@ -150,12 +150,8 @@ def open_store(app: Any) -> FullStore:
     conf, alias = Conf(app), store_alias()
     try:
         return open_url(conf.store, durability=conf.durability, shards=None, create=False, keys=conf.encryption_keys)
-    except StoreOutdated as error:
-        if alias is None:
-            raise
-        raise NotMigrated(str(error), f"Run: {migrate_command(alias)}") from error
-    except StoreUnused as error:
-        if alias is None or not _unapplied(alias):
+    except (StoreOutdated, StoreUnused) as error:
+        if alias is None or (isinstance(error, StoreUnused) and not _unapplied(alias)):
             raise
         raise NotMigrated(str(error), f"Run: {migrate_command(alias)}") from error
 

@@ -138,13 +138,8 @@ def results_text(counts: Mapping[str, int]) -> str:
 
 
 def gate_label(scope: str, name: str) -> str:
-    if scope == "queue":
-        return _("queue %(name)s") % {"name": printable(name)}
-    if scope == "task":
-        return _("task %(name)s") % {"name": printable(name)}
-    if scope == "group":
-        return _("group %(name)s") % {"name": printable(name)}
-    return _("everything")
+    texts = {"queue": _("queue %(name)s"), "task": _("task %(name)s"), "group": _("group %(name)s")}
+    return texts[scope] % {"name": printable(name)} if scope in texts else _("everything")
 
 
 class Moments:

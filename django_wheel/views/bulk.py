@@ -104,10 +104,6 @@ class Matching:
         found = sum(not isinstance(one, StoppedTask) or one.is_stopped for page in pages for one in page.items)
         return found, "least" if pages[-1].next is not None else ""
 
-    @property
-    def facts(self) -> list[tuple[str, Any]]:
-        return facts_of(self.criteria)
-
 
 def facts_of(criteria: Criteria) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in asdict(criteria).items() if value is not None]
@@ -178,7 +174,8 @@ def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResp
 
     def act() -> HttpResponse:
         wheel, matching = project_wheel(), Matching.of(action, filter_)
-        counts_typed = action.verb == "cancel" and not matching.facts
+        facts = facts_of(matching.criteria)
+        counts_typed = action.verb == "cancel" and not facts
         typed, shown = request.POST.get("typed", ""), request.POST.get("shown", "")
         is_typed = not counts_typed or (whole_number(typed) is not None and whole_number(typed) == whole_number(shown))
         if form.is_valid() and is_typed:
@@ -187,7 +184,7 @@ def handle(request: HttpRequest, action: TaskAction, render: Render) -> HttpResp
         count, bound = matching.count(wheel)
         if not count and bound != "least":
             raise SelectionError(_("Nothing was done, because no task matches the filter."))
-        values = {"action": action, "count": count, "bound": bound, "facts": matching.facts, "filter": filter_}
+        values = {"action": action, "count": count, "bound": bound, "facts": facts, "filter": filter_}
         values |= {"counts_typed": counts_typed, "mistyped": form.is_bound and not is_typed}
         title = f"{action.label}: {_ALL}" if bound == "least" else counted(action.question_of_all, count)
         return render(title, {**values, "form": form, "back": back})
