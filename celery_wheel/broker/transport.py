@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from celery_wheel.store.ports import FullStore
 
 #: kombu's name (``driver_type``) of a transport without an edge → the reason.
-_UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
+UNSUPPORTED = {"filesystem": "it loses messages when several processes read, and when one is killed"}
 
 #: Seconds that a call waits for the broker.
 ANSWER_S = 5.0
@@ -35,11 +35,6 @@ _connection: Any = Connection
 
 #: Transports whose client library kombu misses only when it connects → the library.
 _LATE = {"sqs": "boto3"}
-
-
-def unsupported_reason(transport: str) -> str | None:
-    """Return the reason why no edge serves a transport; None if one does."""
-    return _UNSUPPORTED.get(transport)
 
 
 def missing_client(app: Any, error: ImportError) -> SettingError:
@@ -78,7 +73,7 @@ def bounded_connection(connect: Callable[..., Any], **options: Any) -> Any:
 def check_transport(app: Any) -> str:
     """Return ``transport_of`` the app. Raises SettingError if no edge serves it."""
     transport = transport_of(app)
-    if why := unsupported_reason(transport):
+    if why := UNSUPPORTED.get(transport):
         raise SettingError(f"broker_url must use a transport that the wheel supports, got {transport!r}: {why}")
     return transport
 

@@ -228,7 +228,7 @@ class MessageTemplate(PackTemplate):
         if self._check_arguments is not None:
             self._check_arguments(*args, **kwargs)
         expires, expires_ms = self._expiry(call) if self._can_expire else ("null", "null")
-        key = call.key or self.key
+        key, own = call.key or self.key, call.options.get("headers")
         found: tuple[str, ...] = self._own(
             (  # in the order of PLACES
                 self._body(args, kwargs),
@@ -237,7 +237,7 @@ class MessageTemplate(PackTemplate):
                 quoted(argsrepr(kwargs, self._max_kwargs, self._max_levels)),
                 quoted(call.due.text),
                 expires,
-                _members(call.options["headers"]) if "headers" in call.options else "",
+                _json(own)[1:-1] + ", " if own else "",
                 f'"{envelope_id}"',
                 str(call.due.eta_ms),
                 str(now_ms()),
@@ -282,11 +282,6 @@ class MessageTemplate(PackTemplate):
 def _is_kombu_json(serializer: str | None) -> bool:
     encoder = registry._encoders.get(serializer or "json")
     return encoder is not None and bool(encoder.encoder is kombu_json.dumps)
-
-
-def _members(headers: Any) -> str:
-    """Return a dict's members as text in another dict, with a comma behind them."""
-    return _json(headers)[1:-1] + ", " if headers else ""
 
 
 def _comparable(raw: bytes) -> Any:

@@ -203,12 +203,6 @@ def new_run() -> str:
     return f"{time.strftime(RUN_TIME, time.gmtime())}-{uuid.uuid4().hex[:8]}"
 
 
-def began_ms(run: str, default: int) -> int:
-    """Return the instant at which a run began, by its name; ``default`` for a name of another program."""
-    began = began_at(run)
-    return default if began is None else ms_of(began)
-
-
 @dataclass(frozen=True, slots=True)
 class ArchiveSurvey:
     """``ranges``: the numbers to read, by shard; ``days``: their events by day, about."""
@@ -377,7 +371,7 @@ def _remove_killed(storage: ArchiveFolder, until_ms: int) -> list[str]:
     """Remove the folders of runs that began before an instant and have no file in a manifest."""
     last = last_of(storage)
     runs = {folder.partition("/")[0] for folder in (*(file.folder for file in last.files), *last.replaced)}
-    old = [f"run={run}" for run in storage.runs() if began_ms(run, default=until_ms + 1) <= until_ms]
+    old = [f"run={run}" for run in storage.runs() if (began := began_at(run)) and ms_of(began) <= until_ms]
     killed = [folder for folder in old if folder not in runs]
     for folder in killed:
         storage.remove(folder)

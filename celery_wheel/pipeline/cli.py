@@ -102,7 +102,7 @@ def _run(job: Any, as_json: bool, master: str | None, remote: str | None, option
     except (WheelError, OSError) as error:
         raise click.ClickException(_one_line(error)) from error
     except Exception as error:
-        if not _is_spark_error(error):
+        if not any(kind.__module__.split(".")[0] in {"pyspark", "py4j", "grpc"} for kind in type(error).__mro__):
             raise
         raise click.ClickException(f"{_one_line(error)}{log.keep()}") from error
     finally:
@@ -147,10 +147,6 @@ def _start_session(master: str | None, remote: str | None, log: SparkLog) -> Spa
 def _is_not_interrupt(record: logging.LogRecord) -> bool:
     """Drop the tracebacks of KeyboardInterrupt, which the bridge to Java logs to the root logger."""
     return not record.exc_info or not issubclass(record.exc_info[0] or Exception, KeyboardInterrupt)
-
-
-def _is_spark_error(error: Exception) -> bool:
-    return any(kind.__module__.split(".")[0] in {"pyspark", "py4j", "grpc"} for kind in type(error).__mro__)
 
 
 def _one_line(error: Exception) -> str:

@@ -23,7 +23,7 @@ import kombu
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
-from celery_wheel.broker.transport import missing_client, unsupported_reason
+from celery_wheel.broker.transport import UNSUPPORTED, missing_client
 from celery_wheel.values.log import get_logger
 
 logger = get_logger(__name__)
@@ -36,7 +36,7 @@ def is_eligible(app: Any, connection: Any, producer: Any) -> bool:
         transport = str(own.transport.driver_type)
     except ImportError as error:
         raise missing_client(app, error) from error
-    if unsupported_reason(transport):
+    if transport in UNSUPPORTED:
         _warn_unsupported(transport)
         return False
     if not _is_one_server(own):

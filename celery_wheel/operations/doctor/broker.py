@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from celery_wheel.broker.owner import owner_of
-from celery_wheel.broker.transport import is_brokers_store, shown, unsupported_reason
+from celery_wheel.broker.transport import UNSUPPORTED, is_brokers_store, shown
 from celery_wheel.engine.port import Broker
 from celery_wheel.operations.doctor.installation import Finding, Installation, error, note, ok, split_remedy, warning
 from celery_wheel.store.model import ORIGIN
@@ -23,7 +23,7 @@ ANY_EDGE = (
 
 
 def check(site: Installation) -> Iterator[Finding]:
-    if site.transport and (why := unsupported_reason(site.transport)):
+    if why := UNSUPPORTED.get(site.transport):
         yield error(
             "broker",
             f"the wheel does not serve the transport {site.transport!r}: {why}",

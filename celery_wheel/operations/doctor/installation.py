@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_wheel.broker.errors import url_of
-from celery_wheel.broker.transport import broker_for, transport_of, unsupported_reason
+from celery_wheel.broker.transport import UNSUPPORTED, broker_for, transport_of
 from celery_wheel.conf import Conf
 from celery_wheel.engine.port import Broker
 from celery_wheel.errors import SettingError, WheelError
@@ -93,7 +93,7 @@ class Installation:
     @cached_property
     def broker(self) -> Broker | None:
         """The broker's edge, after its server has answered."""
-        if not self.transport or unsupported_reason(self.transport):
+        if not self.transport or self.transport in UNSUPPORTED:
             return None
         edge = None
         try:
