@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -93,13 +94,16 @@ def missing_results(conf: Conf, job: str) -> MissingResults | None:
     return None
 
 
-def results_page(conf: Conf, job: str, values: Callable[[JobResults], dict[str, Any]]) -> dict[str, Any]:
+def results_page(
+    job: str, values: Callable[[JobResults, PageQuery, int], dict[str, Any]], wheel: Wheel, query: PageQuery
+) -> dict[str, Any]:
     """Return the values of a template from the results of a job. Raises FileUnusable if they cannot be read twice."""
+    page, conf = page_number(query), wheel.conf
     if (missing := missing_results(conf, job)) is not None:
         return {"missing": missing}
 
     def read(results: JobResults) -> dict[str, Any]:
-        return {"run": _job_run(results), "unusable_rows": _unusable_rows(results), **values(results)}
+        return {"run": _job_run(results), "unusable_rows": _unusable_rows(results), **values(results, query, page)}
 
     assert conf.results is not None  # noqa: S101 - missing_results() says so
     return read_results(conf.results / job, read)
@@ -179,12 +183,7 @@ class HeatRow:
         return self.cells[-1] if self.cells else None
 
 
-def lateness(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    page = page_number(query)
-    return results_page(wheel.conf, LATENESS, lambda found: _lateness_values(found, query, page))
-
-
-def _lateness_values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
+def _lateness(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
     from celery_wheel.results import figures
 
     task, queue = query.criteria.task, query.criteria.queue
@@ -229,12 +228,7 @@ DRAINS = 100
 MINUTES, HOURS = 240, 192
 
 
-def forecast(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    page = page_number(query)
-    return results_page(wheel.conf, FORECAST, lambda found: _forecast_values(found, query, page))
-
-
-def _forecast_values(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
+def _forecast(found: JobResults, query: PageQuery, page: int) -> dict[str, Any]:
     from celery_wheel.results import figures
 
     queue, summary = query.criteria.queue, found.summary
@@ -293,5 +287,6 @@ def _ms(seconds: float | None) -> int | None:
     return None if seconds is None or not math.isfinite(seconds) else round(seconds * 1_000)
 
 
-admin.site.register(models.Lateness, ResultsAdmin, template="django_wheel/lateness.html", values=staticmethod(lateness))
-admin.site.register(models.Forecast, ResultsAdmin, template="django_wheel/forecast.html", values=staticmethod(forecast))
+for model, job, values in ((models.Lateness, LATENESS, _lateness), (models.Forecast, FORECAST, _forecast)):
+    page_of_job = staticmethod(partial(results_page, job, values))
+    admin.site.register(model, ResultsAdmin, template=f"django_wheel/{job}.html", values=page_of_job)
