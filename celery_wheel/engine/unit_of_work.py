@@ -95,15 +95,13 @@ class UnitOfWork:
             self._count(hour * model.HOUR_MS, block.route, n)
         self._touch(lane, min(due_ms), first)
 
-    def accept_retired(self, message: model.Message, why: Retirement) -> model.StoredMessage:
+    def accept_retired(self, message: model.Message, why: Retirement) -> None:
         """Accept a message that will not be published: its row is retired at once."""
         seq = self.state.next_seq()
-        new = model.StoredMessage(seq, model.STOPPED, self.now_ms, seq, self.now_ms, message)
-        self.change.rows.append(new)
+        self.change.rows.append(model.StoredMessage(seq, model.STOPPED, self.now_ms, seq, self.now_ms, message))
         self._outcome(seq, why.kind, why.reason, why.actor, self.now_ms)
         if why.kind == "cancelled":
             self.mark_unannounced([seq])
-        return new
 
     def reject(self, unreadable: model.Unreadable) -> None:
         """Keep the bytes of an unreadable message, as rejected."""
