@@ -57,6 +57,16 @@ logger = get_logger(__name__)
 SHOW_MS = 900
 
 
+def _holding(activity: Callable[[Context, ShardState], RoundSteps]) -> Callable[[Engine], RoundSteps]:
+    """Return the method for an activity of the holder: a round of it; an idle round where there is no state."""
+
+    def begin(engine: Engine) -> RoundSteps:
+        state = engine.state
+        return iter((Round.IDLE,)) if state is None else engine._round(activity(engine.ctx, state), state)
+
+    return begin
+
+
 class Engine:
     def __init__(
         self,
@@ -132,40 +142,18 @@ class Engine:
     def tend(self) -> RoundSteps:
         return self._round(self._tend(), self.state)
 
-    def ingest(self) -> RoundSteps:
-        return self._holding(ingest)
-
-    def listen(self) -> RoundSteps:
-        return self._holding(listen)
-
-    def prefetch(self) -> RoundSteps:
-        return self._holding(prefetch)
-
-    def dispatch(self) -> RoundSteps:
-        return self._holding(dispatch)
-
-    def settle(self) -> RoundSteps:
-        return self._holding(settle)
-
-    def release_rows(self) -> RoundSteps:
-        return self._holding(releasing.release)
-
-    def announce(self) -> RoundSteps:
-        return self._holding(announce)
-
-    def keep_house(self) -> RoundSteps:
-        return self._holding(keep_house)
+    ingest = _holding(ingest)
+    listen = _holding(listen)
+    prefetch = _holding(prefetch)
+    dispatch = _holding(dispatch)
+    settle = _holding(settle)
+    release_rows = _holding(releasing.release)
+    announce = _holding(announce)
+    keep_house = _holding(keep_house)
 
     def release(self) -> RoundSteps:
         """Return the last round of a process that stops: it settles and gives the shard up."""
         return self._round(self._release(), self.state)
-
-    def _holding(self, activity: Callable[[Context, ShardState], RoundSteps]) -> RoundSteps:
-        """Return a round of an activity of the holder; an idle round where there is no state."""
-        state = self.state
-        if state is None:
-            return iter((Round.IDLE,))
-        return self._round(activity(self.ctx, state), state)
 
     def _round(self, steps: RoundSteps, state: ShardState | None) -> RoundSteps:
         """Run a round; an error ends the round or the state, never the engine."""

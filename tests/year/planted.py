@@ -216,7 +216,7 @@ def flag_left_open() -> Iterator[Part]:
         return Wait() if self.engine.ctx.queue.emptied.listener is not self.jobs["listen"].wake else Wait(0.0, 0.0)
 
     with (
-        mock.patch.object(engine_module, "listen", careless),
+        mock.patch.object(Engine, "listen", engine_module._holding(careless)),
         mock.patch.object(ShardJobs, "_after_listen", never),
         mock.patch.object(pool_module, "IDLE_S", 10**9),
     ):
