@@ -79,7 +79,6 @@ def gate_page(page: PageAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def gate_values(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    names = filter_names(wheel)
-    distinct = dict.fromkeys(name for name, _count in (*names.queues, *names.tasks))
+    distinct = dict.fromkeys(name for names in filter_names(wheel).values() for name, _count in names)
     titles = {verb: form.title for verb, (form, _run) in GATE_ACTIONS.items()}
     return {"gates": wheel.gates(), "names": list(distinct), "titles": titles}

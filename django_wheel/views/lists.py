@@ -8,7 +8,7 @@ cell a line of ``_CELLS`` in ``templatetags/wheel_format``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -22,7 +22,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from celery_wheel.control import Wheel
-from celery_wheel.store.model import ORIGIN, REQUEUABLE
+from celery_wheel.store.model import ORIGIN, OUTCOMES, REQUEUABLE
 from celery_wheel.store.ports.pages import END, Page
 from celery_wheel.values.format import printable
 from django_wheel import models
@@ -33,19 +33,8 @@ from django_wheel.views.page import READING, PageAdmin, may_view_payload
 from django_wheel.views.query import LINES, PageQuery
 from django_wheel.views.task_actions import ACTIONS, OF_PENDING, OF_REJECTED
 
-
-@dataclass(frozen=True, slots=True)
-class FilterNames:
-    """Names that a filter offers, with their counts. Pairs: in a template ``items`` of a dict may be a task's name."""
-
-    queues: list[tuple[str, int]]
-    tasks: list[tuple[str, int]]
-
-
 #: Most names of the list of a filter; a longer list is of no use to people.
 NAMES = 1_000
-
-KINDS = ("rejected", "cancelled", "expired", "moved")
 
 #: Fields that have a column where a row of the page has a value → the column's label and class.
 COLUMNS = {
@@ -79,8 +68,8 @@ def history(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
 
 
 def rejected(wheel: Wheel, query: PageQuery) -> dict[str, Any]:
-    kind = query.choice("kind", KINDS) or KINDS[0]
-    links = [(one, query.link(kind=one, after=None, selected=None), one == kind) for one in KINDS]
+    kind = query.choice("kind", OUTCOMES) or OUTCOMES[0]
+    links = [(one, query.link(kind=one, after=None, selected=None), one == kind) for one in OUTCOMES]
     page = wheel.outcomes(kind, before=query.place or END, limit=LINES, **asdict(query.criteria))
     actions = OF_REJECTED if kind in REQUEUABLE else ()
     return {**_table(wheel, page), "kinds": links, "kind": kind, "actions": actions}
@@ -109,10 +98,13 @@ def _table(wheel: Wheel, page: Page[Any], rows: Sequence[Any] | None = None) -> 
     return {"page": page, "columns": columns, "several": several}
 
 
-def filter_names(wheel: Wheel) -> FilterNames:
-    """Return the names for filters: the queues and tasks with the most pending messages, sorted."""
+def filter_names(wheel: Wheel) -> dict[str, list[tuple[str, int]]]:
+    """Return the names for filters: the queues and tasks with the most pending messages, sorted, with their counts.
+
+    Pairs: in a template ``items`` of a dict may be a task's name.
+    """
     found = wheel.overview()
-    return FilterNames(*(sorted(_most(counts)) for counts in (found.queues, found.tasks)))
+    return {"queues": sorted(_most(found.queues)), "tasks": sorted(_most(found.tasks))}
 
 
 def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
