@@ -23,7 +23,7 @@ from celery.local import Proxy
 
 from celery_wheel.producer.eta import DueTime, due_time
 from celery_wheel.producer.options import PLAIN, CallOptions, name_of, parse
-from celery_wheel.values.instants import us_of
+from celery_wheel.values.instants import EPOCH, us_of
 from celery_wheel.values.text import END_OF_TIME_MS
 
 FIELDS = ("task", "args", "kwargs", "eta", "queue", "key", "priority", "expires", "task_id", "headers", "group")
@@ -176,7 +176,7 @@ def _due(app: Any, countdown: Any, eta: Any) -> DueTime:
     if type(eta) is not int:
         if not eta:
             raise ValueError("a row must have eta or countdown; send a task without a delay by apply_async")
-        due = due_time(app, _ANY_TIME, None, eta)
+        due = due_time(app, EPOCH, None, eta)  # the current time does not matter for an eta
         if due.at_us < 0:
             raise ValueError(f"eta must not be before 1970, got {eta!r}")
         return due
@@ -187,4 +187,3 @@ def _due(app: Any, countdown: Any, eta: Any) -> DueTime:
 
 
 _END_US = (END_OF_TIME_MS - 1) * 1_000
-_ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)  #: the current time does not matter for an eta

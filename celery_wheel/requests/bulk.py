@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any, Unpack
 
 from celery_wheel.errors import ArgumentError, WheelUnavailable
+from celery_wheel.overview import SILENT_MS
 from celery_wheel.requests.arguments import CommandOptions, text_of
 from celery_wheel.requests.asynchronous import check_interruption, twin
 from celery_wheel.requests.request import Asker, Request
@@ -38,9 +39,6 @@ from celery_wheel.store.model import BULK, MOVE, REQUEUABLE, REQUEUE
 from celery_wheel.store.ports.pages import Criteria
 from celery_wheel.values.ids import uuid7
 from celery_wheel.values.instants import now_ms
-
-#: A holder gives a sign of life twice a second; one that is silent for this long is gone or stuck.
-SILENT_MS = 5_000
 
 #: Seconds between two looks at an action that somebody waits for.
 LOOK_S = 0.1

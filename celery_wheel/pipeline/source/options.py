@@ -144,8 +144,9 @@ CHUNK, MAX_CHUNK = 500, 5_000
 _TEXT = (types.StringType, types.VarcharType, types.CharType)
 _WHOLE = (types.ByteType, types.ShortType, types.IntegerType, types.LongType)
 _TIME = (types.TimestampType, types.TimestampNTZType)
+TEXTS = ("task", "args", "kwargs", "queue", "key", "group", "task_id")
 _TYPES: dict[str, tuple[type[types.DataType], ...]] = {
-    **dict.fromkeys(("task", "args", "kwargs", "queue", "key", "group", "task_id"), _TEXT),
+    **dict.fromkeys(TEXTS, _TEXT),
     "eta": _TIME,
     "eta_ms": _WHOLE,
     "priority": _WHOLE,

@@ -43,7 +43,7 @@ from celery_wheel.app import WheelApp
 from celery_wheel.bulk_load.columns import BadRow, ColumnRenderer, Columns
 from celery_wheel.conf import Conf
 from celery_wheel.errors import SettingError, StoreError
-from celery_wheel.pipeline.source.options import WriteTarget, read_target
+from celery_wheel.pipeline.source.options import TEXTS, WriteTarget, read_target
 from celery_wheel.pipeline.spark_errors import concise
 from celery_wheel.store import open_store
 from celery_wheel.store.message_pack import pack
@@ -349,7 +349,6 @@ NAMESPACE = UUID("0c3d2a52-7c0e-5f55-9d41-6f6b4f4f2c11")
 ROW_BITS, PART_BITS = 30, 18
 
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_TEXTS = ("task", "args", "kwargs", "queue", "key", "group", "task_id")
 
 
 def _to_columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:
@@ -357,7 +356,7 @@ def _to_columns(batch: pa.RecordBatch, envelopes: list[str]) -> Columns:
     ms = arrays.get("eta_ms")
     eta_us = _microseconds(arrays["eta"]) if ms is None else pc.multiply(ms.cast(pa.int64()), 1_000)
     instants = eta_us.fill_null(0).to_numpy(zero_copy_only=False).astype("datetime64[us]")
-    texts = {name: arrays[name].to_pylist() for name in _TEXTS if name in arrays}
+    texts = {name: arrays[name].to_pylist() for name in TEXTS if name in arrays}
     return Columns(
         envelope=envelopes,
         task=texts.pop("task"),
