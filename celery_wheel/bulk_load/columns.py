@@ -10,6 +10,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from celery_wheel.bulk_load.reject_rules import own_reason, reason
@@ -74,7 +75,7 @@ class ColumnRenderer:
         self._task = RowReader(app).task
         #: (task, queue, priority) of rows → name, task, and the options that these rows share.
         self._kinds: dict[Any, tuple[str, Any, dict[str, Any]]] = {}
-        self._kwargs: dict[str, Any] = {}
+        self._kwargs = lru_cache(_CACHE_SIZE)(lambda text: _parsed("kwargs", text, dict))
 
     def messages(self, columns: Columns, first: int = 0) -> dict[int, list[Packable]]:
         """Return messages for ``pack``, by shard. ``first`` is the number of the first row, for BadRow."""
@@ -98,9 +99,8 @@ class ColumnRenderer:
                     raise ValueError("eta must be from 1970 to the end of 9998")
                 due = DueTime(eta, eta_us)
                 values = () if args is None else tuple(_parsed("args", args, list))
-                call = TaskCall(
-                    name, task, values, self._parsed_kwargs(kwargs), options, due, task_id, group or key, group
-                )
+                named = {} if kwargs is None else self._kwargs(kwargs)
+                call = TaskCall(name, task, values, named, options, due, task_id, group or key, group)
                 call.envelope_id = envelope
                 message = self._renderer.render(call)
                 found[message.shard].append((message.template, message.values))
@@ -120,17 +120,6 @@ class ColumnRenderer:
         if len(self._kinds) >= _CACHE_SIZE:
             self._kinds.clear()
         self._kinds[kind] = found
-        return found
-
-    def _parsed_kwargs(self, text: str | None) -> Any:
-        if text is None:
-            return {}
-        found = self._kwargs.get(text)
-        if found is None:
-            found = _parsed("kwargs", text, dict)
-            if len(self._kwargs) >= _CACHE_SIZE:
-                self._kwargs.clear()
-            self._kwargs[text] = found
         return found
 
     def close(self) -> None:
