@@ -166,7 +166,7 @@ def test_a_run_counts_only_once_no_edit_can_withdraw_it(counted: Counted) -> Non
 def test_a_run_in_the_place_of_one_that_is_withdrawn_during_a_takeover_counts(
     counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def runs_ahead(ids: Sequence[int], after_ms: int) -> Any:
+    def runs_since(ids: Sequence[int], after_ms: int) -> Any:
         monkeypatch.undo()
         found = own(ids, after_ms)
         counted.cancel(counted.start_ms - 1)
@@ -179,8 +179,8 @@ def test_a_run_in_the_place_of_one_that_is_withdrawn_during_a_takeover_counts(
     counted.tables.ahead_ms = -11 * MINUTE
     counted.make(a)
     counted.counts = counted.new()
-    own = counted.store.browse.runs_ahead
-    monkeypatch.setattr(counted.store.browse, "runs_ahead", runs_ahead)
+    own = counted.store.browse.runs_since
+    monkeypatch.setattr(counted.store.browse, "runs_since", runs_since)
     counted.write()
     counted.tables.ahead_ms = 0
     counted.write()

@@ -348,8 +348,11 @@ class Scheduling:
                     raise self._violation(f"row {row_id} is an occurrence without a run")
                 task_ids.add(stored.message.task_id)
                 run = data.runs[row_id]
-                if run.ended_ms is not None and row_id not in self._ended and stored.message.task_id not in overlapped:
-                    raise self._violation(f"run {row_id} counts as over, and was neither ended nor cancelled")
+                is_over = row_id in self._ended or stored.message.task_id in overlapped
+                if run.ended_ms is not None and not is_over and (row_id not in withdrawn or run.ended_ms >= run.at_ms):
+                    raise self._violation(
+                        f"run {row_id} counts as over, and was neither ended, nor cancelled, nor withdrawn ahead"
+                    )
                 if stored.message.task_id not in self.requested:
                     rows.setdefault(data.runs[row_id].schedule, []).append(stored)
         if missing := self.requested - task_ids:

@@ -15,7 +15,8 @@ from sqlalchemy import select
 from celery_wheel import archive as archive_reader
 from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import ArchiveFolder, Compacted, began_ms, compact_archive
+from celery_wheel.pipeline.archive import ArchiveFolder, Compacted, compact_archive
+from celery_wheel.results.reader import began_at
 from celery_wheel.store.sql import schema
 from tests.kit import duck
 from tests.kit.holder import NOW, place
@@ -203,5 +204,7 @@ def test_the_output_of_a_stream_is_refused(spark: SparkSession, one: Site, folde
 
 
 def test_the_name_of_a_run_tells_its_instant() -> None:
-    assert abs(began_ms(archive_module.new_run(), 0) - time.time() * 1_000) < 60_000
-    assert began_ms("another program", 7) == 7
+    began = began_at(archive_module.new_run())
+    assert began is not None
+    assert abs(began.timestamp() - time.time()) < 60
+    assert began_at("another program") is None

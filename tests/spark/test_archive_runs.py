@@ -29,14 +29,16 @@ from celery_wheel.archive.reader import DataFile, Manifest, last_manifest, parse
 from celery_wheel.errors import FileUnusable
 from celery_wheel.pipeline import archive as archive_module
 from celery_wheel.pipeline import cli
-from celery_wheel.pipeline.archive import ArchiveRun, Compacted, began_ms, compact_archive
+from celery_wheel.pipeline.archive import ArchiveRun, Compacted, compact_archive
 from celery_wheel.pipeline.jobs import archive as archive_job
 from celery_wheel.pipeline.source.options import format_events
+from celery_wheel.results.reader import began_at
 from celery_wheel.store import open_store
 from celery_wheel.store.model import ORIGIN
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql import schema
 from celery_wheel.store.sql.maintenance import SqlMaintenance
+from celery_wheel.values.instants import ms_of
 from tests.kit.holder import NO_LIMIT, NOW, Holder, place
 from tests.spark.stores import Rows, Site, read_history, site
 from tests.spark.test_archive import DAY_MS, KEY, Broken, Event, add_events, archive, broken, call, marks, store_events
@@ -316,7 +318,9 @@ class Race:
         self.stopped += 1
 
     def compact(self) -> None:
-        now_ms = began_ms(self.new_run(), 0)
+        began = began_at(self.new_run())
+        assert began is not None
+        now_ms = ms_of(began)
         with suppress(FileUnusable):
             compact_archive(self.folder, now_ms, DAY_MS, lambda _: None)
 

@@ -349,7 +349,8 @@ class _Alteration:
         for run, row, shard in pending:
             if shard == self.work.state.shard and self.work.take_out(row):
                 self.work.cancel(row, why)
-                self.work.change.run_ends.append(schedule_model.RunEnd(run.timer_id, self.work.now_ms))
+                if run.at_ms > self.work.now_ms:
+                    self.work.change.run_ends.append(schedule_model.RunEnd(run.timer_id, self.work.now_ms))
                 withdrawn.append(run)
                 continue
             too_late.append(run.at_ms)

@@ -12,17 +12,14 @@ parts of PART_S, so that an edit of a row does not wait for it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from celery_wheel.engine.recurring.overlap import latest
 from celery_wheel.errors import RecurrenceError
 from celery_wheel.recurring.definition import read_definition
 from celery_wheel.scheduler.sources.django_rows import at_ms
 from celery_wheel.scheduler.sources.django_source import DjangoSource
-from celery_wheel.store.model import HOUR_MS
 from celery_wheel.store.ports import FullStore
 from celery_wheel.store.schedule_model import DJANGO, Schedule, ScheduleCriteria
 from celery_wheel.timing import SystemClock
@@ -38,8 +35,11 @@ PART_S = 0.2
 #: Names of one UPDATE, and runs or schedules that are read at a time.
 NAMES, AT_ONCE = 500, 5_000
 
-#: A run counts so long after its instant: an edit that withdraws it then is committed, by whatever clock.
+#: A run counts so long after its instant: an edit that withdraws it is committed by then.
 SETTLED_MS = 5_000
+
+#: The runs of a former holder that are looked for one by one are not older than this.
+UNWRITTEN_MS = 600_000
 
 #: The most instants of one schedule that are counted for a former holder.
 MOST_MISSED = 1_000
@@ -138,17 +138,20 @@ class RunCounts:
         browse, upto_ms = store.browse, self._now_ms() - SETTLED_MS
         for page in pages_of(lambda after: browse.schedules(ScheduleCriteria(source=DJANGO), after, NAMES), ""):
             made = {one.name: one for one in page.items if one.last_ms is not None and one.made}
-            ahead = {one.id: one.name for one in made.values() if (one.last_ms or 0) > upto_ms}
-            rows = dict(self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at"))
-            counts = Counter[str]()
-            for schedule_id, timer_id, instant_ms in browse.runs_ahead(list(ahead), upto_ms) if ahead else ():
-                name = ahead[schedule_id]
-                counts[name] += 1
-                if name in rows:  # it may be withdrawn until its instant
-                    missed.append((name, instant_ms, 1, timer_id))
-            for name, last_run_at in rows.items():
-                last_run_ms = None if last_run_at is None else at_ms(last_run_at)
-                missed += _missed(made[name], last_run_ms, upto_ms, counts[name])
+            ahead: dict[int, tuple[str, int]] = {}  # their last runs may be withdrawn until their instants
+            rows = self._tasks.filter(name__in=list(made), enabled=True).values_list("name", "last_run_at")
+            for name, last_run_at in rows:
+                schedule, last_run_ms = made[name], None if last_run_at is None else at_ms(last_run_at)
+                if (schedule.last_ms or 0) > upto_ms:
+                    ahead[schedule.id] = name, last_run_ms or 0
+                else:
+                    missed += _missed(schedule, last_run_ms)
+            if ahead:
+                since_ms = max(upto_ms - UNWRITTEN_MS, min(last_run_ms for _, last_run_ms in ahead.values()))
+                for schedule_id, timer_id, instant_ms in browse.runs_since(list(ahead), since_ms):
+                    name, last_run_ms = ahead[schedule_id]
+                    if instant_ms > last_run_ms:
+                        missed.append((name, instant_ms, 1, timer_id))
             yield
 
     def _write(self, store: FullStore) -> Iterator[None]:
@@ -190,24 +193,15 @@ class RunCounts:
         self._source.finish(once)
 
 
-def _missed(schedule: Schedule, last_run_ms: int | None, upto_ms: int, ahead: int) -> Iterable[RunCount]:
-    """Yield the last instant of a schedule up to one, with the number of instants since its last run that was written
-    back; ``ahead`` is the number of runs after it."""
-    last_ms, count = schedule.last_ms or 0, schedule.made - ahead
-    if last_ms <= upto_ms and last_run_ms is None:
-        yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None
-        return
-    try:
-        recurrence = read_definition(schedule.definition).recurrence
-    except RecurrenceError:
-        return
-    since_ms = upto_ms - HOUR_MS if last_run_ms is None else last_run_ms
-    first_ms = recurrence.next_after(since_ms)
-    if last_ms > upto_ms:
-        last_ms = -1 if first_ms is None or first_ms > upto_ms else latest(recurrence, first_ms, upto_ms)
-    if last_ms <= since_ms:
-        return
+def _missed(schedule: Schedule, last_run_ms: int | None) -> Iterable[RunCount]:
+    """Yield the last instant of a schedule, with the number of instants since its last run that was written back."""
+    last_ms, count = schedule.last_ms or 0, schedule.made
     if last_run_ms is not None:
-        count = sum(1 for _ in islice(recurrence.between(last_run_ms, last_ms), MOST_MISSED))
-    if count > 0 or ahead == 0:
-        yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None
+        if last_run_ms >= last_ms:
+            return
+        try:
+            recurrence = read_definition(schedule.definition).recurrence
+            count = sum(1 for _ in islice(recurrence.between(last_run_ms, last_ms), MOST_MISSED))
+        except RecurrenceError:
+            return
+    yield schedule.name, last_ms, max(1, min(count, MOST_MISSED)), None

@@ -206,5 +206,6 @@ class FileLease:
         """Close what a forked child has inherited."""
         self._mutex = threading.Lock()  # a thread of the parent may have held it at the fork
         for file in self._files.values():
-            os.close(file)
+            with suppress(OSError):  # another lock is still to be reset
+                os.close(file)
         self._files.clear()

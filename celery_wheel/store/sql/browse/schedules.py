@@ -125,12 +125,12 @@ class ScheduleViews(Messages):
             found = connection.execute(later.limit(limit)).all()
         return [schedule_model.RunOfSource(row[0], row[1] or 0, bool(row[2]), *row[3:]) for row in found]
 
-    def runs_ahead(self, schedule_ids: Sequence[int], after_ms: int) -> list[tuple[int, int, int]]:
+    def runs_since(self, schedule_ids: Sequence[int], after_ms: int) -> list[tuple[int, int, int]]:
         """Return schedule, row and instant of the schedules' own runs after an instant that are not withdrawn."""
         columns = (run.c.schedule, run.c.timer_id, run.c.instant_ms)
-        ahead = (run.c.schedule.in_(schedule_ids), run.c.instant_ms > after_ms, ~run.c.requested, ~_is_withdrawn())
+        since = (run.c.schedule.in_(schedule_ids), run.c.instant_ms > after_ms, ~run.c.requested, ~_is_withdrawn())
         with self._database.reading() as connection:
-            return [(row[0], row[1], row[2]) for row in connection.execute(select(*columns).where(*ahead))]
+            return [(row[0], row[1], row[2]) for row in connection.execute(select(*columns).where(*since))]
 
     def withdrawn_among(self, timer_ids: Sequence[int]) -> set[int]:
         """Return those of these rows that were made ahead, and withdrawn before the instants of their runs."""
@@ -175,7 +175,7 @@ class ScheduleViews(Messages):
                 due_ms=task.eta_ms,  # a position may be later: a task that is accepted late follows those before it
                 state=states[id_],
                 dispatched_ms=next(iter(times.get(id_, ())), None),
-                ended_ms=row.ended_ms,
+                ended_ms=None if (row.ended_ms or row.instant_ms) < row.instant_ms else row.ended_ms,  # withdrawn
                 requested=bool(row.requested),
                 reason=last[id_].reason if id_ in last and task.lane == STOPPED else "",
             )
