@@ -36,11 +36,14 @@ def stack_of_cuts(
 
 
 def live(stack: StackOfCuts, cuts: int) -> CutVerdict:
-    """Cut so many times; returns the verdict."""
+    """Cut so many times, or up to ten times as often until a cut finds something unsynced: a fast disk has it rarely.
+
+    Returns the verdict.
+    """
     with stack:
-        for number in range(cuts):
+        while stack.verdict.cuts < cuts or (not stack.verdict.with_unsynced and stack.verdict.cuts < 10 * cuts):
             stack.cut()
-            print(f"\r{number + 1} cuts, {len(stack.messages)} messages", end="", file=sys.stderr, flush=True)
+            print(f"\r{stack.verdict.cuts} cuts, {len(stack.messages)} messages", end="", file=sys.stderr, flush=True)
         return stack.judge()
 
 
