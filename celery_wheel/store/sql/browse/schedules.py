@@ -11,17 +11,14 @@ from sqlalchemy import ColumnElement, Connection, and_, case, func, select, tupl
 from celery_wheel.store import schedule_model
 from celery_wheel.store.model import SHARD_BITS, STOPPED
 from celery_wheel.store.ports.pages import Task
-from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, state_of
+from celery_wheel.store.sql.browse.messages import TASK, TASKS, Messages, lanes_of, rows_of, state_of
 from celery_wheel.store.sql.schedules import SCHEDULE, latest_first, revision_of, schedule_of
 from celery_wheel.store.sql.schema import lane, outcome, revision, run, schedule, schedule_skip, timer
 from celery_wheel.store.sql.statement import columns_of
-from celery_wheel.values import json_object, parts
+from celery_wheel.values import json_object
 
 #: Rows that the filter of one page may skip.
 SCAN = 20_000
-
-#: Names of one condition; SQLite takes no more than 999 in old versions.
-NAMES = 500
 
 #: Runs of a schedule among which the pending ones are counted.
 PENDING_RUNS = 20
@@ -127,27 +124,23 @@ class ScheduleViews(Messages):
 
     def runs_since(self, schedule_ids: Sequence[int], after_ms: int) -> list[tuple[int, int, int]]:
         """Return schedule, row and instant of the schedules' own runs after an instant that are not withdrawn."""
-        columns = (run.c.schedule, run.c.timer_id, run.c.instant_ms)
-        since = (run.c.schedule.in_(schedule_ids), run.c.instant_ms > after_ms, ~run.c.requested, ~_is_withdrawn())
+        since = (run.c.instant_ms > after_ms, ~run.c.requested, ~_is_withdrawn())
+        query = select(run.c.schedule, run.c.timer_id, run.c.instant_ms).where(*since)
         with self._database.reading() as connection:
-            return [(row[0], row[1], row[2]) for row in connection.execute(select(*columns).where(*since))]
+            return [(*row,) for row in rows_of(connection, query, schedule_ids, run.c.schedule)]
 
     def withdrawn_among(self, timer_ids: Sequence[int]) -> set[int]:
         """Return those of these rows that were made ahead, and withdrawn before the instants of their runs."""
-        withdrawn = select(run.c.timer_id).where(run.c.timer_id.in_(timer_ids), _is_withdrawn())
+        withdrawn = select(run.c.timer_id).where(_is_withdrawn())
         with self._database.reading() as connection:
-            return set(connection.scalars(withdrawn))
+            return {row.timer_id for row in rows_of(connection, withdrawn, timer_ids, run.c.timer_id)}
 
     def changed_by_others(self, names: Sequence[str], source: str) -> set[str]:
         """Return the names of the schedules whose last change is not known to be by their source."""
         last = and_(revision.c.schedule == schedule.c.id, revision.c.number == schedule.c.revision)
         found = select(schedule.c.name).outerjoin(revision, last).where(func.coalesce(revision.c.actor, "") != source)
         with self._database.reading() as connection:
-            return {
-                one
-                for part in parts(names, NAMES)
-                for one in connection.scalars(found.where(schedule.c.name.in_(part)))
-            }
+            return {row.name for row in rows_of(connection, found, names, schedule.c.name)}
 
     def last_run(self, shard: int) -> int:
         """Return the row of a shard's last run; 0 where it has none."""
