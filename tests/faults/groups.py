@@ -106,6 +106,7 @@ class StackWithGroups(KilledSchedulers):
         self.store_server: Server | None = None
 
     def __enter__(self) -> Self:
+        self.declare_queues()
         self.start_schedulers()
         for name in WORKERS:
             self.start_worker(name)

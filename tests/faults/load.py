@@ -90,6 +90,7 @@ class StackUnderLoad(Stack):
         self.celery("worker", "-c", "2", "-l", "WARNING", "--without-gossip", "--without-mingle")
 
     def __enter__(self) -> Self:
+        self.declare_queues()
         for name in SCHEDULERS:
             self.beat(name)
         self._start_worker()

@@ -165,6 +165,12 @@ class Stack:
         process.wait_for(" ready.")
         return process
 
+    def declare_queues(self) -> None:
+        """Declare the app's queues, where a task may be due before a worker has done so: RabbitMQ would refuse it."""
+        with self.app.connection_for_write() as connection:
+            for queue in self.app.amqp.queues.values():
+                queue.bind(connection).declare()
+
     def output(self, *arguments: str) -> str:
         code, said = self.celery(*arguments).end()
         assert code == 0, said
