@@ -240,8 +240,8 @@ def _holders(url: str, shards: int = SHARDS) -> int:
 
 
 IDLE_S, IDLE_PROBES, IDLE_QUEUE = 20, 30, "bench.idle"
-#: After this time all windows are full: that of sixteen shards on PostgreSQL takes four seconds.
-STARTED_S = 10
+#: Part of a core above which a beat still fills its windows.
+STARTING = 0.1
 #: Number of shards → target in percent of a core.
 IDLE_TARGETS = {1: 0.5, 16: 2.0}
 
@@ -267,7 +267,7 @@ def _idle(broker: str, name: str, store: str, shards: int, rows: int) -> Iterato
     words = f"idle, {shards} {'shards' if shards > 1 else 'shard'}, {rows:,} pending, {name}: %s"
     with beat(broker, store, shards) as process:
         process.wait(lambda: _holders(store, shards) > 0, AT_MOST_S)
-        time.sleep(STARTED_S)
+        process.wait(lambda: process.cpu_share(1) < STARTING, AT_MOST_S)
         percent, target = process.cpu_share(IDLE_S) * 100, IDLE_TARGETS[shards]
         yield Figure("idle", words % "of a core", percent, "%", target=target, less_is_better=True)
         yield Figure("idle", words % "threads", process.threads, "")

@@ -106,7 +106,6 @@ class StackWithGroups(KilledSchedulers):
         self.store_server: Server | None = None
 
     def __enter__(self) -> Self:
-        self.declare_queues()
         self.start_schedulers()
         for name in WORKERS:
             self.start_worker(name)

@@ -33,6 +33,7 @@ class KilledSchedulers(Stack):
         self.kills = self.kills_of_holders = 0
 
     def start_schedulers(self) -> None:
+        self.declare_queues()
         first, second = SCHEDULERS
         self.start_scheduler(first)
         wait_until(lambda: len(self.holders()) == self.settings["wheel_shards"], "all shards have holders")

@@ -265,7 +265,6 @@ class StackOfAskers(KilledSchedulers):
         ]
 
     def __enter__(self) -> Self:
-        self.declare_queues()
         self.start_schedulers()
         self.celery("worker", "-c", "2", "-l", "WARNING", "--without-gossip", "--without-mingle")
         for one in self.askers:
