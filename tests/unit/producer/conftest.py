@@ -14,8 +14,16 @@ from tests.unit.producer.memory_broker import Broker, MakeApp
 
 @pytest.fixture(autouse=True)
 def broker() -> Iterator[Broker]:
-    """An empty broker; its queues are of this process, and so are kombu's pools of connections to it."""
+    """An empty broker; its queues are of this process, and so are kombu's pools of connections to it.
+
+    It is emptied before a test as well: tests of other folders leave queues there, as a beat on ``memory://`` its own.
+    """
+    empty()
     yield Broker()
+    empty()
+
+
+def empty() -> None:
     pools.reset()
     Channel.queues.clear()
     Transport.global_state.clear()
