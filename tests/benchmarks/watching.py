@@ -102,7 +102,8 @@ def _renew(holders: list[Filler], buckets: int) -> None:
 def _commits(store: SqlStore, holders: list[Filler], cpu_s: Callable[[], float]) -> Iterator[Figure]:
     rng, sums_s = random.Random(2), 0.0
     parts = small(rng)
-    statement, many = store.database.statements.of(ChangeStatements).add_total, Prepared.many
+    statement = store.database.statements.of(ChangeStatements).add_total
+    kind, many = type(statement), type(statement).many
 
     def timed(self: Prepared, *given: Any) -> int:
         nonlocal sums_s
@@ -115,7 +116,7 @@ def _commits(store: SqlStore, holders: list[Filler], cpu_s: Callable[[], float])
     def measured(what: str, work: Callable[[], object], count: int) -> Iterator[Figure]:
         nonlocal sums_s
         sums_s, began_s = 0.0, cpu_s()
-        with mock.patch.object(Prepared, "many", timed):
+        with mock.patch.object(kind, "many", timed):
             work()
         whole_us = (cpu_s() - began_s) / count * 1e6
         yield Figure("overview", what, whole_us, "µs a row")

@@ -11,7 +11,21 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, LargeBinary, Text, bindparam, column, literal_column, select, values
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    LargeBinary,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+    values,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
@@ -57,6 +71,11 @@ def _type_of(type_: Any) -> str:
     return _TYPES[getattr(type_, "impl", type_).__visit_name__]
 
 
+def _from_arrays(table: Table, names: Sequence[str]) -> Any:
+    """Select rows out of arrays: of 5,000 tasks due within a month, 2,000 pending counts change."""
+    return select(*[func.unnest(cast(bindparam(name), ARRAY(table.c[name].type))) for name in names])
+
+
 def _known_of(columns: Sequence[Any], shard: Any, envelopes: list[Any]) -> Any:
     """Look up each id by itself.
 
@@ -91,6 +110,7 @@ def statements() -> Statements:
         clock=clock,
         began=began,
         adding=CopyInsert,
+        from_arrays=_from_arrays,
         # PostgreSQL itself sorts the pages that it will read.
         rows_in=lambda columns, range_: select(*columns).where(range_).order_by(timer.c.due_ms, timer.c.seq),
         known_of=_known_of,

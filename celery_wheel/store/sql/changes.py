@@ -19,7 +19,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Table, and_, bindparam, false, func, true, update
+from sqlalchemy import BigInteger, Connection, and_, bindparam, false, func, true, update
 
 from celery_wheel.errors import Fenced, RequestWithdrawn, StoreRolledBack, WheelError
 from celery_wheel.store import model
@@ -41,7 +41,7 @@ from celery_wheel.store.sql.schema import (
     uuids_to_bytes,
 )
 from celery_wheel.store.sql.sealing import Seal
-from celery_wheel.store.sql.statement import ObjectInsert, Prepared, Statements, places
+from celery_wheel.store.sql.statement import ObjectInsert, Statements
 
 _OF_ROW = ("id", "lane", "due_ms", "seq", "accepted_ms")
 _OF_MESSAGE = ("eta_ms", "key", "group", "expires_ms", "created_ms", "size", "misfire_ms")
@@ -73,19 +73,13 @@ class ChangeStatements:
         self.set_lane = ObjectInsert(set_lane, "shard", **ends)
         closed = and_(lane.c.shard == bindparam("at_shard"), lane.c.lane == bindparam("at_lane"))
         self.close_lane = statements(update(lane).where(closed).values(closed=true()))
-        self.add_tally = _adding(statements, tally, "shard", "hour", "route")
-        self.add_total = _adding(statements, total, "kind", "number", "shard")
+        self.add_tally = statements.sums(tally, "shard", "hour", "route")
+        self.add_total = statements.sums(total, "kind", "number", "shard")
 
 
 def _halves(**ends: str) -> dict[str, str]:
     """Return the columns of positions, with the attributes that they are of."""
     return {f"{end}_{half}": f"{attribute}.{half}" for end, attribute in ends.items() for half in ("due_ms", "seq")}
-
-
-def _adding(statements: Statements, counts: Table, *place: str) -> Prepared:
-    new = statements.insert_or(counts).inline().values(places(*place, "pending"))
-    added = {"pending": counts.c.pending + new.excluded.pending}
-    return statements(new.on_conflict_do_update(index_elements=place, set_=added))
 
 
 def write(

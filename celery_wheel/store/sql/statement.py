@@ -86,6 +86,15 @@ class Prepared:
         return self.many(connection, in_order(self, rows))
 
 
+class OfArrays(Prepared):
+    """A statement with an array in each place: ``many`` runs it once for all rows."""
+
+    __slots__ = ()
+
+    def many(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        return self.at(connection, tuple(map(list, zip(*rows, strict=True)))).rowcount if rows else 0
+
+
 def rows_by_id(columns: Sequence[Any], range_: ColumnElement[bool]) -> Any:
     """Select the rows of a range in the order of their ids: that of their pages, not of their due times.
 
@@ -124,6 +133,7 @@ class Statements:
         clock: the database's own clock in Unix milliseconds, where the lease is in the shard's row and expires by it.
         began: the same clock at the begin of the transaction.
         adding: makes a faster way to insert many rows out of the prepared insert.
+        from_arrays: selects rows out of an array for each of these columns, where one statement can take all rows so.
         rows_in, known_of, claims_on: selects that a dialect plans better in another form; see their defaults.
     """
 
@@ -135,12 +145,13 @@ class Statements:
         clock: ColumnElement[int] | None = None,
         began: ColumnElement[int] | None = None,
         adding: Callable[[Table, Prepared], InsertStatement] | None = None,
+        from_arrays: Callable[[Table, Sequence[str]], Any] | None = None,
         rows_in: Callable[[Sequence[Any], ColumnElement[bool]], Any] = rows_by_id,
         known_of: Callable[[Sequence[Any], Any, list[Any]], Any] = known_among,
         claims_on: Callable[[list[Any]], Any] = claims_among,
     ) -> None:
         self._dialect = dialect
-        self._adding = adding
+        self._adding, self._from_arrays = adding, from_arrays
         self._made: dict[Any, Any] = {}
         self.insert_or = insert_or
         self.clock, self.began = clock, began
@@ -164,6 +175,21 @@ class Statements:
         new = self.insert_or(table).inline().values(**places(*place, *values), **constants)
         taken = {name: new.excluded[name] for name in (*values, *constants)}
         return self(new.on_conflict_do_update(index_elements=list(place), set_=taken))
+
+    def sums(self, counts: Table, *place: str) -> Prepared:
+        """Compile: insert rows with a place and a number ``pending``, or add the number to that of the same place.
+
+        ``many`` takes each place once.
+        """
+        names = [one.name for one in counts.c if one.name in (*place, "pending")]
+        new = self.insert_or(counts).inline()
+        if self._from_arrays is None:
+            new = new.values(places(*names))
+        else:
+            new = new.from_select(names, self._from_arrays(counts, names))
+        added = {"pending": counts.c.pending + new.excluded.pending}
+        clause = new.on_conflict_do_update(index_elements=place, set_=added)
+        return (Prepared if self._from_arrays is None else OfArrays)(clause, self._dialect)
 
 
 # -- values and columns -----------------------------------------------------------------------------------
