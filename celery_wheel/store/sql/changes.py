@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -99,14 +99,15 @@ def write(
     late = _fenced(connection, statements, sorted(one for one, _ in changes), fenced)
     changes = [each for each in changes if each[0].shard not in fenced]
     named = _routes_of(key for one, _ in changes for key in one.change.tally)
-    routes = [route for one, _ in changes for route in _routes(one.change)]
-    route_ids = catalogue.routes.ids(connection, [*routes, *named.values()])
+    routes = [_routes(one.change) for one, _ in changes]
+    route_ids = catalogue.routes.ids(connection, [*chain.from_iterable(routes), *named.values()])
     timers, counts = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
-    for (shard, _, change), packed in changes:
-        if change.rows or change.blocks or change.rejects:
+    for ((shard, _, change), packed), of_change in zip(changes, routes, strict=True):
+        if of_change:
             catalogue.dictionaries.check_floor(shard, packed)
-            timers += _tuples(change, packed, route_ids, shard, to.add_timer.names)
-            counts += _route_counts(shard, _counted(change, route_ids))
+            numbers = [route_ids[one] for one in of_change]
+            timers += _tuples(change, packed, numbers, shard, to.add_timer.names)
+            counts += _route_counts(shard, _counted(change, numbers))
     to.add_timer.many(connection, timers)
     to.add_total.many(connection, counts)
     shared = [one for one, _ in changes]
@@ -205,12 +206,11 @@ def _route_counts(shard: int, more: Mapping[int, int]) -> list[tuple[Any, ...]]:
     return [(shard, "route", number, n) for number, n in sorted(more.items())]
 
 
-def _counted(change: model.Change, route_ids: Mapping[model.Route, int]) -> Counter[int]:
+def _counted(change: model.Change, routes: Sequence[int]) -> Counter[int]:
     """Return the number of new rows by the ids of their routes."""
-    counts = Counter(route_ids[model.Route.of(row.message)] for row in change.rows)
-    counts.update(route_ids[_nowhere(reject)] for reject in change.rejects)
-    for new in change.blocks:
-        counts[route_ids[new.block.route]] += len(new.block)
+    counts = Counter(routes)
+    for new, route in zip(change.blocks, routes[len(change.rows) :], strict=False):
+        counts[route] += len(new.block) - 1
     return counts
 
 
@@ -256,40 +256,42 @@ def plain(change: model.Change) -> list[bytes]:
 
 
 def _routes(change: model.Change) -> list[model.Route]:
+    """Return the routes of the rows, of the blocks and of the rejects."""
     found = [model.Route.of(row.message) for row in change.rows] + [new.block.route for new in change.blocks]
     return found + [_nowhere(one) for one in change.rejects]
 
 
 def _tuples(
-    change: model.Change, packed: Packed, route_ids: Mapping[model.Route, int], shard: int, names: Sequence[str]
+    change: model.Change, packed: Packed, routes: Sequence[int], shard: int, names: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of the table, with the values of ``names`` in their order."""
+    """Return the rows of the table, with the values of ``names`` in their order; ``routes`` as ``_routes``, by id."""
     start, found = 0, list[tuple[Any, ...]]()
-    groups: list[tuple[int, _Columns]] = [(len(change.rows), _of_rows(change.rows, route_ids))] if change.rows else []
-    groups += [(len(one.block), _of_block(one, route_ids)) for one in change.blocks]
+    rest = routes[len(change.rows) :]
+    groups: list[tuple[int, _Columns]] = [(len(change.rows), _of_rows(change.rows, routes))] if change.rows else []
+    groups += [(len(one.block), _of_block(one, route)) for one, route in zip(change.blocks, rest, strict=False)]
     for count, columns in groups:
         end = start + count
         columns |= {"shard": repeat(shard), "packing": packed[0][start:end], "message": packed[1][start:end]}
         found += zip(*[columns[name] for name in names], strict=False)  # constants are repeated without an end
         start = end
-    for reject, number, message in zip(change.rejects, packed[0][start:], packed[1][start:], strict=True):
-        row = _of_reject(reject) | {"route": route_ids[_nowhere(reject)], "shard": shard}
-        row |= {"packing": number, "message": message}
+    of_rejects = rest[len(change.blocks) :], packed[0][start:], packed[1][start:]
+    for reject, route, number, message in zip(change.rejects, *of_rejects, strict=True):
+        row = _of_reject(reject) | {"route": route, "shard": shard, "packing": number, "message": message}
         found.append(tuple([row[name] for name in names]))
     return found
 
 
-def _of_rows(rows: Sequence[model.StoredMessage], route_ids: Mapping[model.Route, int]) -> _Columns:
+def _of_rows(rows: Sequence[model.StoredMessage], routes: Sequence[int]) -> _Columns:
     messages = [one.message for one in rows]
     columns: _Columns = {name: map(attrgetter(name), rows) for name in _OF_ROW}
     columns |= {name: map(attrgetter(name), messages) for name in _OF_MESSAGE}
     columns["line"] = repeat(None)
     envelope_ids = [one.envelope_id for one in messages]
     ids = _ids(envelope_ids, [one.task_id for one in messages])
-    return columns | ids | {"route": [route_ids[model.Route.of(one)] for one in messages]}
+    return columns | ids | {"route": routes}
 
 
-def _of_block(new: model.NewBlock, route_ids: Mapping[model.Route, int]) -> _Columns:
+def _of_block(new: model.NewBlock, route: int) -> _Columns:
     block = new.block
     return _ids(block.envelope_ids, block.task_ids) | {
         "id": new.ids,
@@ -305,7 +307,7 @@ def _of_block(new: model.NewBlock, route_ids: Mapping[model.Route, int]) -> _Col
         "size": block.sizes,
         "misfire_ms": repeat(block.like.misfire_ms),
         "line": repeat(None),
-        "route": repeat(route_ids[block.route]),
+        "route": repeat(route),
     }
 
 
