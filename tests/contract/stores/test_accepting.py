@@ -8,7 +8,18 @@ import pytest
 from sqlalchemy import select
 
 from celery_wheel.errors import StoreError
-from celery_wheel.store.model import ORIGIN, STOPPED, Change, LaneState, MessageBlock, NewBlock, TallyKey, join, split
+from celery_wheel.store.model import (
+    HOUR_MS,
+    ORIGIN,
+    STOPPED,
+    Change,
+    LaneState,
+    MessageBlock,
+    NewBlock,
+    TallyKey,
+    join,
+    split,
+)
 from celery_wheel.store.ports import Store
 from celery_wheel.store.sql.schema import timer
 from celery_wheel.store.sql.store import SqlStore
@@ -227,11 +238,15 @@ def test_a_task_is_found_by_its_id_in_every_lane(holder: Holder) -> None:
     assert holder.store.find(0, ["t-3"]) == holder.store.find(1, ["t-1"]) == []
 
 
-def test_thousands_of_rows_go_in_at_once(holder: Holder) -> None:
-    rows = [holder.row(NOW + n * 7_919 % 5_000) for n in range(5_000)]
-    holder.apply(rows=rows, tally=Counter(map(hour_of, rows)))
+def test_thousands_of_rows_and_of_their_counts_go_in_at_once(holder: Holder) -> None:
+    rows = [holder.row(NOW + n * 7_919 % 1_000 * HOUR_MS, queue=f"q{n % 3}") for n in range(5_000)]
+    counts = Counter(map(hour_of, rows))
+    holder.apply(rows=rows, tally=counts)
     assert holder.ids() == ids(sorted(rows, key=place))
-    assert sum(holder.store.pending(0).values()) == 5_000
+    assert set(counts.values()) == {1, 2}
+    assert holder.store.pending(0) == counts
+    holder.apply(tally=dict.fromkeys(counts, -1))
+    assert holder.store.pending(0) == {one: 1 for one, n in counts.items() if n == 2}
 
 
 def test_an_envelope_id_is_the_same_in_capitals(sql_holder: Holder) -> None:
