@@ -53,7 +53,8 @@ class Site:
 
 @contextmanager
 def site(url: str) -> Iterator[Site]:
-    store = open_store(url, shards=2, durability="memory")
+    # PostgreSQL ends a session that stops in a transaction for half of the lease: this process may, while a JVM starts.
+    store = open_store(url, shards=2, durability="memory", lease_ms=60_000)
     try:
         yield Site(url, store, Holder(store, 0), Holder(store, 1))
     finally:

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from sqlalchemy import insert, select
 
+from celery_wheel.store import model
 from celery_wheel.store.model import HOUR_MS, ORIGIN, Route
 from celery_wheel.store.ports import Retention
 from celery_wheel.store.sql.schema import route, total
@@ -51,6 +52,17 @@ def test_a_route_without_rows_is_forgotten_an_hour_after_it_was_found(sql_store:
     assert [row.route.queue for row in sql_holder.slice()] == ["tenant-7", "mail"]
     accept(sql_holder, "tenant-8")
     assert sql_holder.slice()[-1].route.queue == "tenant-8"
+
+
+def test_a_commit_may_have_more_routes_than_the_process_remembers(
+    sql_store: SqlStore, sql_holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "MAX_ROUTES", 2)
+    names = [f"tenant-{n % 5}" for n in range(12)]
+    accept(sql_holder, *names)
+    accept(sql_holder, *names)
+    assert [row.route.queue for row in sorted(sql_holder.slice(), key=place)] == names * 2
+    assert routes(sql_store) == set(names)
 
 
 def test_a_route_of_history_and_of_unreadable_messages_stays(
