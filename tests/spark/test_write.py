@@ -225,7 +225,8 @@ def test_an_error_of_other_code_is_left_as_it_is(spark: SparkSession, one: Site)
 
 
 def test_tracebacks_stay_where_the_session_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")  # so that it is as it was afterwards: a JVM starts with it
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK")
     for simplified, hidden in (("", None), ("1", "1")):
         monkeypatch.setenv("SPARK_SIMPLIFIED_TRACEBACK", simplified)
         with pytest.raises(SettingError), concise():
